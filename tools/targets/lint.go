@@ -1,0 +1,29 @@
+package targets
+
+import (
+	"context"
+	"path/filepath"
+)
+
+// Lint runs golangci-lint, with kube-api-linter built in, over every module.
+func Lint(ctx context.Context) error {
+	root, err := repositoryRoot()
+	if err != nil {
+		return err
+	}
+	var linter string
+	if err := step("building the linter", func() (err error) {
+		linter, err = pinnedTool(ctx, "lint", "./golangci-lint")
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, m := range modules() {
+		if err := step("linting "+m, func() error {
+			return cmd(linter, "run", "--config", filepath.Join(root, ".golangci.yaml"), "./...").in(m).run(ctx)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

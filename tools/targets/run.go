@@ -1,0 +1,60 @@
+package targets
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+)
+
+// Demo brings up a control plane with a small mixed fleet, places a dozen Pods
+// of two tenants, explains two of the decisions, frees devices, replays the
+// record and tears everything down.
+func Demo(ctx context.Context) error {
+	return cmd("go", "run", "./e2e/cmd/ladder-lab", "demo").run(ctx)
+}
+
+// Placement compares Ladder with the stock scheduler in the lab: 160 Pods, 500
+// nodes of which 20 carry H100, ten runs. The report goes to docs/reports.
+func Placement(ctx context.Context) error {
+	return cmd("go", "run", "./e2e/cmd/ladder-lab", "placement", "--report", "docs/reports/placement.md").run(ctx)
+}
+
+// Bench runs the benchmarks of the decision engine beside its peer.
+func Bench(ctx context.Context) error {
+	return step("benchmarking", func() error {
+		return cmd("go", "test", "-run=^$", "-bench=.", "-benchmem", "-timeout=30m", "./policies/decide/...").run(ctx)
+	})
+}
+
+// Build builds every program into bin/.
+func Build(ctx context.Context) error {
+	root, err := repositoryRoot()
+	if err != nil {
+		return err
+	}
+	for _, p := range []string{
+		"./tools/cmd/ladder", "./scheduler/cmd/ladder-scheduler", "./controllers/cmd/ladder-controller",
+		"./drivers/cmd/ladder-fake-driver", "./e2e/cmd/ladder-lab",
+	} {
+		if err := step("building "+filepath.Base(p), func() error {
+			return cmd("go", "build", "-trimpath", "-o", filepath.Join(root, "bin")+"/", p).with("CGO_ENABLED=0").run(ctx)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Clean removes what the other targets made in the tree; caches outside it stay.
+func Clean() error {
+	root, err := repositoryRoot()
+	if err != nil {
+		return err
+	}
+	for _, d := range []string{"bin", "dist", ".artifacts", ".cache"} {
+		if err := os.RemoveAll(filepath.Join(root, d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package targets
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Test runs every test under the race detector: unit, property, integration
+// and lab. It first builds the control plane that they need (minutes the first
+// time, seconds after that).
+func Test(ctx context.Context) error {
+	assets, err := controlPlane(ctx)
+	if err != nil {
+		return err
+	}
+	return step("testing all modules", func() error {
+		return goTest(ctx, "all", []string{"KUBEBUILDER_ASSETS=" + assets}, "-race", "-timeout=30m", "work")
+	})
+}
+
+// Unit runs the tests that need no control plane.
+func Unit(ctx context.Context) error {
+	return step("testing without a control plane", func() error {
+		return goTest(ctx, "unit", nil, "-short", "-race", "-timeout=15m", "work")
+	})
+}
+
+// Deflake repeats the tests of one package until one fails: `deflake ./policies/decide`.
+func Deflake(ctx context.Context, pkg string) error {
+	assets, err := controlPlane(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		err := cmd("go", "test", "-race", "-count=1", "-shuffle=on", pkg).with("KUBEBUILDER_ASSETS=" + assets).run(ctx)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// Golden rewrites the golden files; look at the difference before you commit.
+func Golden(ctx context.Context) error {
+	for _, pkg := range []string{"./policies/compile", "./tools/internal/..."} {
+		if err := cmd("go", "test", "-count=1", pkg, "-update").run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// controlPlane builds etcd, kube-apiserver and the rest, and returns their folder.
+func controlPlane(ctx context.Context) (dir string, err error) {
+	err = step("building the control plane", func() error {
+		if err := cmd("go", "run", "./e2e/cmd/ladder-lab", "binaries").run(ctx); err != nil {
+			return err
+		}
+		dir, err = cmd("go", "run", "./e2e/cmd/ladder-lab", "binaries", "--print-dir").output(ctx)
+		dir = strings.TrimSpace(dir)
+		return err
+	})
+	return dir, err
+}
+
+// goTest runs go test through gotestsum, whose last lines give the counts; the
+// JUnit report goes to .artifacts.
+func goTest(ctx context.Context, name string, env []string, args ...string) error {
+	gotestsum, err := pinnedTool(ctx, "pinned", "gotest.tools/gotestsum")
+	if err != nil {
+		return err
+	}
+	root, err := repositoryRoot()
+	if err != nil {
+		return err
+	}
+	artifacts := filepath.Join(root, ".artifacts")
+	if err := os.MkdirAll(artifacts, 0o755); err != nil {
+		return err
+	}
+	format := "pkgname-and-test-fails"
+	sum := []string{gotestsum, "--format", format, "--junitfile", filepath.Join(artifacts, name+".xml"), "--"}
+	return cmd(append(sum, args...)...).with(env...).run(ctx)
+}
