@@ -7,15 +7,26 @@ import (
 	"strings"
 )
 
-// Generate writes what is generated: deep copies and CRDs.
+// Generate writes what is generated: deep copies, CRDs and the API reference.
 func Generate(ctx context.Context) error {
 	gen, err := pinnedTool(ctx, "pinned", "sigs.k8s.io/controller-tools/cmd/controller-gen")
 	if err != nil {
 		return err
 	}
-	return step("generating deep copies and CRDs", func() error {
+	if err := step("generating deep copies and CRDs", func() error {
 		return cmd(gen, "object", "crd", "paths=./api/...", "output:crd:artifacts:config=api/crds").
 			in("policies").with("GOWORK=off").run(ctx)
+	}); err != nil {
+		return err
+	}
+	docs, err := pinnedTool(ctx, "pinned", "github.com/elastic/crd-ref-docs")
+	if err != nil {
+		return err
+	}
+	return step("generating the API reference", func() error {
+		_, err := cmd(docs, "--source-path=./api/v1alpha1", "--config=../tools/pinned/crd-ref-docs.yaml",
+			"--renderer=markdown", "--output-path=../docs/reference/api.md").in("policies").with("GOWORK=off").output(ctx)
+		return err
 	})
 }
 
