@@ -1,0 +1,312 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// AcceleratorPolicy is an ordered choice of accelerators under hard
+// constraints. A Pod asks for it by the label gpuladder.dev/policy.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=ladder,shortName=acp
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Tiers",type=string,JSONPath=`.spec.tiers[*].name`
+// +kubebuilder:printcolumn:name="Revision",type=integer,JSONPath=`.status.activeRevision`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type AcceleratorPolicy struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// spec is what a workload may get.
+	// +required
+	Spec AcceleratorPolicySpec `json:"spec"`
+	// status is what the policy controller made of it.
+	// +optional
+	Status AcceleratorPolicyStatus `json:"status,omitzero"`
+}
+
+// AcceleratorPolicySpec is the content of a policy. Everything but
+// activeRevision is copied into each PolicyRevision.
+type AcceleratorPolicySpec struct {
+	// driver says whose attributes the shorthand fields mean:
+	// gpu.gpuladder.dev or gpu.nvidia.com.
+	// +optional
+	// +kubebuilder:default="gpu.gpuladder.dev"
+	// +kubebuilder:validation:Enum="gpu.gpuladder.dev";"gpu.nvidia.com"
+	Driver string `json:"driver,omitempty"`
+
+	// count is the number of devices per Pod, 1 to 32. A tier may override it.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=32
+	Count *int32 `json:"count,omitempty"`
+
+	// constraints are hard: they hold in every tier.
+	// +optional
+	Constraints Constraints `json:"constraints,omitzero"`
+
+	// tiers are the alternatives in order of preference. A lower tier is used
+	// only when no device of a higher one is eligible.
+	// +required
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	Tiers []Tier `json:"tiers,omitempty"`
+
+	// ranking orders the nodes that can serve the same tier: Packed takes the
+	// one with the fewest free eligible devices first, Spread the one with the
+	// most; then node name, driver, pool, slice and device, byte-wise.
+	// +optional
+	// +kubebuilder:default=Packed
+	Ranking Ranking `json:"ranking,omitempty"`
+
+	// mixModels says whether the devices of one Pod may be of different models.
+	// +optional
+	// +kubebuilder:default=Never
+	MixModels MixModels `json:"mixModels,omitempty"`
+
+	// preferAttributes are device attributes that the Pod's devices should
+	// share if possible: topology as a wish. constraints.matchAttributes is
+	// topology as a must.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=317
+	PreferAttributes []string `json:"preferAttributes,omitempty"`
+
+	// preempts says whose devices may be taken back for a Pod of this policy.
+	// +optional
+	// +kubebuilder:default=Never
+	Preempts Preempts `json:"preempts,omitempty"`
+
+	// namespaceSelector says which namespaces may use the policy. Empty: every
+	// namespace.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// retry bounds what is tried again after a failure between decision and bind.
+	// +optional
+	// +kubebuilder:default={}
+	Retry RetryPolicy `json:"retry,omitzero"`
+
+	// onUnhealthy says what happens to a bound Pod whose device has failed.
+	// +optional
+	// +kubebuilder:default={}
+	OnUnhealthy OnUnhealthy `json:"onUnhealthy,omitzero"`
+
+	// activeRevision is the revision that new Pods get. Unset: the newest. To
+	// roll back, name an older one.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ActiveRevision *int64 `json:"activeRevision,omitempty"`
+}
+
+// Constraints are checked in the order of their fields, after the tier and the
+// use of the device. A device that lacks the attribute in question fails.
+type Constraints struct {
+	// minMemory is the least device memory, in bytes.
+	// +optional
+	MinMemory *resource.Quantity `json:"minMemory,omitempty"`
+	// minComputeCapability is the least CUDA compute capability, such as "8.0".
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,4}(\.[0-9]{1,6}){0,2}$`
+	// +kubebuilder:validation:MaxLength=19
+	MinComputeCapability string `json:"minComputeCapability,omitempty"`
+	// minDriverVersion is the least driver version, such as "550.54", compared
+	// number by number.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}(\.[0-9]{1,6}){0,2}$`
+	// +kubebuilder:validation:MaxLength=20
+	MinDriverVersion string `json:"minDriverVersion,omitempty"`
+	// architectures are the allowed GPU architectures, such as Hopper or
+	// "Ada Lovelace". Empty: any.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	Architectures []string `json:"architectures,omitempty"`
+	// isolation Exclusive excludes devices that several claims may share.
+	// +optional
+	Isolation Isolation `json:"isolation,omitempty"`
+	// selectors are further CEL expressions over `device`; each must be true.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=10240
+	Selectors []string `json:"selectors,omitempty"`
+	// matchAttributes are fully qualified attributes, such as
+	// resource.kubernetes.io/numaNode, that all devices of the Pod must share.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=317
+	MatchAttributes []string `json:"matchAttributes,omitempty"`
+}
+
+// Tier is one alternative of a policy.
+type Tier struct {
+	// name is unique in the policy and appears in records as the tier.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
+	// models are the models that belong to the tier, such as H100. Empty: any
+	// device that meets the constraints and the tier's selectors.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	Models []string `json:"models,omitempty"`
+	// selectors are CEL expressions over `device`; each must be true.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=10240
+	Selectors []string `json:"selectors,omitempty"`
+	// count overrides the policy's count for this tier, 1 to 32.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=32
+	Count *int32 `json:"count,omitempty"`
+	// after is how long a Pod must have waited, from its creation, before this
+	// tier may be used; waiting exactly as long is enough.
+	// +optional
+	After *metav1.Duration `json:"after,omitempty"`
+}
+
+// Ranking orders equal nodes.
+// +kubebuilder:validation:Enum=Packed;Spread
+type Ranking string
+
+const (
+	// RankingPacked fills nodes: the fewest free eligible devices first.
+	RankingPacked Ranking = "Packed"
+	// RankingSpread spreads over nodes: the most free eligible devices first.
+	RankingSpread Ranking = "Spread"
+)
+
+// MixModels says whether one Pod may hold devices of different models.
+// +kubebuilder:validation:Enum=Never;WithinTier
+type MixModels string
+
+const (
+	// MixModelsNever: all devices of a Pod are of one model.
+	MixModelsNever MixModels = "Never"
+	// MixModelsWithinTier: any models of the chosen tier together.
+	MixModelsWithinTier MixModels = "WithinTier"
+)
+
+// Preempts says whose devices may be taken back.
+// +kubebuilder:validation:Enum=Never;Borrowed;LowerPriority
+type Preempts string
+
+const (
+	// PreemptsNever: nobody's.
+	PreemptsNever Preempts = "Never"
+	// PreemptsBorrowed: devices that another tenant borrowed.
+	PreemptsBorrowed Preempts = "Borrowed"
+	// PreemptsLowerPriority: also those of lower priority inside the tenant.
+	PreemptsLowerPriority Preempts = "LowerPriority"
+)
+
+// Isolation says whether a device may be shared between claims.
+// +kubebuilder:validation:Enum=Exclusive;Shared
+type Isolation string
+
+const (
+	// IsolationExclusive: the device is allocated to one claim only.
+	IsolationExclusive Isolation = "Exclusive"
+	// IsolationShared: the device may be shared; the same as leaving it out.
+	IsolationShared Isolation = "Shared"
+)
+
+// RetryPolicy bounds retries.
+type RetryPolicy struct {
+	// maxAttempts is the number of attempts in all, 1 to 100.
+	// +optional
+	// +kubebuilder:default=5
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	MaxAttempts *int32 `json:"maxAttempts,omitempty"`
+	// initialBackoff is the wait after the first failure; it doubles each time.
+	// +optional
+	// +kubebuilder:default="1s"
+	InitialBackoff *metav1.Duration `json:"initialBackoff,omitempty"`
+	// maxBackoff caps the wait.
+	// +optional
+	// +kubebuilder:default="30s"
+	MaxBackoff *metav1.Duration `json:"maxBackoff,omitempty"`
+	// deadline is how long after the first failure attempts go on.
+	// +optional
+	// +kubebuilder:default="1h"
+	Deadline *metav1.Duration `json:"deadline,omitempty"`
+}
+
+// OnUnhealthy says what happens to a bound Pod whose device has failed.
+type OnUnhealthy struct {
+	// action is what happens.
+	// +optional
+	// +kubebuilder:default=Evict
+	Action UnhealthyAction `json:"action,omitempty"`
+	// gracePeriod is how long the Pod keeps the device after the failure is
+	// confirmed; only with Evict.
+	// +optional
+	GracePeriod *metav1.Duration `json:"gracePeriod,omitempty"`
+}
+
+// UnhealthyAction is what happens to a bound Pod whose device has failed.
+// +kubebuilder:validation:Enum=Evict;Recreate;End;Keep
+type UnhealthyAction string
+
+const (
+	// UnhealthyEvict: deleted by taint eviction after the grace period.
+	UnhealthyEvict UnhealthyAction = "Evict"
+	// UnhealthyRecreate: evicted through the Eviction API, so that disruption
+	// budgets hold.
+	UnhealthyRecreate UnhealthyAction = "Recreate"
+	// UnhealthyEnd: the Pod ends as failed.
+	UnhealthyEnd UnhealthyAction = "End"
+	// UnhealthyKeep: the Pod keeps the device.
+	UnhealthyKeep UnhealthyAction = "Keep"
+)
+
+// AcceleratorPolicyStatus is what the policy controller made of a policy.
+type AcceleratorPolicyStatus struct {
+	// observedGeneration is the spec that this status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// latestRevision is the newest revision made of this policy.
+	// +optional
+	LatestRevision int64 `json:"latestRevision,omitempty"`
+	// activeRevision is the revision that new Pods get.
+	// +optional
+	ActiveRevision int64 `json:"activeRevision,omitempty"`
+	// templateName is the ResourceClaimTemplate of the active revision.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	TemplateName string `json:"templateName,omitempty"`
+	// conditions are Ready and what hinders it.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AcceleratorPolicyList is a list of policies.
+//
+// +kubebuilder:object:root=true
+type AcceleratorPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []AcceleratorPolicy `json:"items"`
+}
