@@ -291,6 +291,12 @@ type AcceleratorPolicyStatus struct {
 	// activeRevision is the revision that new Pods get.
 	// +optional
 	ActiveRevision int64 `json:"activeRevision,omitempty"`
+	// usableRevisions are the revisions that a Pod may pin, the newest 1024 of
+	// them, in ascending order.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1024
+	UsableRevisions []int64 `json:"usableRevisions,omitempty"`
 	// templateName is the ResourceClaimTemplate of the active revision.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
