@@ -1,0 +1,166 @@
+package binaries
+
+// The cache of programs that are built from public modules: keys, stamps and
+// the order of steps that keeps a half-written file from ever being used.
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+const keyLength = 16
+
+// key names the folder of everything that one throw-away module builds.
+func key(p program, goVersion string) (string, error) {
+	mod, sum, err := moduleOf(p)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "v1\n%s\n%s/%s\n%q\n", goVersion, runtime.GOOS, runtime.GOARCH, buildFlags(p))
+	for _, part := range [][]byte{mod, sum} {
+		fmt.Fprintf(h, "%d\n", len(part))
+		h.Write(part)
+	}
+	return p.module + "-" + p.version + "-" + hex.EncodeToString(h.Sum(nil))[:keyLength], nil
+}
+
+func moduleOf(p program) (mod, sum []byte, err error) {
+	if mod, err = moduleFiles.ReadFile("modules/" + p.module + ".mod"); err != nil {
+		return nil, nil, fmt.Errorf("reading the pinned module, %w", err)
+	}
+	if sum, err = moduleFiles.ReadFile("modules/" + p.module + ".sum"); err != nil {
+		return nil, nil, fmt.Errorf("reading the pinned sums, %w", err)
+	}
+	return mod, sum, nil
+}
+
+// cached returns the program from the cache and builds it where it is missing
+// or does not match its stamp.
+func (b *builder) cached(ctx context.Context, p program) (string, error) {
+	version, err := b.goVersion(ctx)
+	if err != nil {
+		return "", err
+	}
+	k, err := key(p, version)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(b.cache, "bin", k)
+	target := filepath.Join(dir, p.name)
+	if intact(target) {
+		return target, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("making the cache, %w", err)
+	}
+	unlock, err := lock(ctx, filepath.Join(dir, "."+p.name+".lock"), func() {
+		fmt.Fprintf(b.progress, "waiting for another process that builds %s %s\n", p.name, p.version)
+	})
+	if err != nil {
+		return "", fmt.Errorf("locking the cache, %w", err)
+	}
+	defer unlock()
+	if intact(target) {
+		return target, nil
+	}
+	return target, b.build(ctx, p, dir, target)
+}
+
+// build makes the program under another name, writes the stamp and gives the
+// program its name last. The caller holds the program's lock.
+func (b *builder) build(ctx context.Context, p program, dir, target string) error {
+	old, err := filepath.Glob(filepath.Join(dir, "."+p.name+".new-*"))
+	if err != nil {
+		return err
+	}
+	for _, left := range old {
+		if err := os.RemoveAll(left); err != nil {
+			return fmt.Errorf("removing what a broken-off build left, %w", err)
+		}
+	}
+	work, err := os.MkdirTemp(dir, "."+p.name+".new-")
+	if err != nil {
+		return fmt.Errorf("making a folder to build in, %w", err)
+	}
+	defer os.RemoveAll(work)
+
+	mod, sum, err := moduleOf(p)
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{"go.mod": mod, "go.sum": sum} {
+		if err := os.WriteFile(filepath.Join(work, name), content, 0o644); err != nil {
+			return fmt.Errorf("writing the pinned module, %w", err)
+		}
+	}
+	out := filepath.Join(work, p.name)
+	args := append([]string{"build", "-v"}, buildFlags(p)...)
+	if err := b.goBuild(ctx, p, work, append(args, "-o", out, p.pkg), moduleEnv()); err != nil {
+		return err
+	}
+	sumOf, err := digest(out)
+	if err != nil {
+		return fmt.Errorf("reading what was built, %w", err)
+	}
+	if err := replaceFile(stampOf(target), []byte(sumOf+"\n")); err != nil {
+		return fmt.Errorf("writing the stamp, %w", err)
+	}
+	if err := os.Rename(out, target); err != nil {
+		return fmt.Errorf("moving the program into place, %w", err)
+	}
+	return nil
+}
+
+func buildFlags(p program) []string {
+	return []string{"-mod=readonly", "-buildvcs=false", "-trimpath", "-tags=", "-ldflags=" + p.ldflags}
+}
+
+// stampOf is the file that holds the checksum of a finished program.
+func stampOf(target string) string {
+	return filepath.Join(filepath.Dir(target), "."+filepath.Base(target)+".sha256")
+}
+
+// intact says whether the program is there, can be run and is, byte for byte,
+// what was built: a disk that filled up or a copy that broke off leaves files
+// that exist.
+func intact(target string) bool {
+	info, err := os.Stat(target)
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o100 == 0 {
+		return false
+	}
+	want, err := os.ReadFile(stampOf(target))
+	if err != nil {
+		return false
+	}
+	got, err := digest(target)
+	return err == nil && got == strings.TrimSpace(string(want))
+}
+
+func digest(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func replaceFile(path string, content []byte) error {
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
