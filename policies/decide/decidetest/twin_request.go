@@ -1,0 +1,225 @@
+package decidetest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+)
+
+// ask is one request of one claim: its alternatives in order.
+type ask struct {
+	claim        int
+	claimRef     string
+	request      string
+	alternatives []*alternative
+	ranking      v1alpha1.Ranking
+	// constraints of the claim; each carries the requests that it binds.
+	constraints []resourceapi.DeviceConstraint
+	// wishes are attributes that the devices should share, the dearest first.
+	wishes []string
+}
+
+// alternative is what one tier, or one sub-request, wants.
+type alternative struct {
+	// title is the tier's name in records, result the request's in allocations.
+	title, result string
+	count         int
+	all, admin    bool
+	// oneModel: all devices must be of one model.
+	oneModel bool
+
+	// driver and models, where a policy speaks; driver "" otherwise.
+	driver string
+	models []string
+	// selectors of the tier, or of the class and the request.
+	selectors []string
+	after     time.Duration
+	// hard are the policy's constraints.
+	hard        v1alpha1.Constraints
+	capacity    quantities
+	tolerations []resourceapi.DeviceToleration
+}
+
+// asks resolves what the Pod wants.
+func (c *Cluster) asks(name types.NamespacedName) ([]*ask, error) {
+	pod := c.Pod(name)
+	if pod == nil {
+		return nil, fmt.Errorf("pod %s is not there", name)
+	}
+	if policy := pod.Labels[v1alpha1.LabelPolicy]; policy != "" {
+		spec, err := c.policySpec(pod, policy)
+		if err != nil {
+			return nil, err
+		}
+		return []*ask{policyAsk(spec)}, nil
+	}
+	var out []*ask
+	for i, ref := range pod.Spec.ResourceClaims {
+		spec := c.claimSpec(pod, ref)
+		if spec == nil {
+			return nil, fmt.Errorf("claim %s of pod %s is not there", ref.Name, name)
+		}
+		claimRef := ""
+		if len(pod.Spec.ResourceClaims) > 1 {
+			claimRef = ref.Name
+		}
+		for _, r := range spec.Devices.Requests {
+			a, err := c.plainAsk(r)
+			if err != nil {
+				return nil, err
+			}
+			a.claim, a.claimRef, a.constraints = i, claimRef, spec.Devices.Constraints
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
+// policySpec is the revision that the Pod gets: the pinned one, the active
+// one, the newest one, or the policy itself where there are no revisions.
+func (c *Cluster) policySpec(pod *corev1.Pod, policy string) (*v1alpha1.AcceleratorPolicySpec, error) {
+	i := slices.IndexFunc(c.Policies, func(p *v1alpha1.AcceleratorPolicy) bool { return p.Name == policy })
+	if i < 0 {
+		return nil, fmt.Errorf("policy %s is not there", policy)
+	}
+	var revisions []*v1alpha1.PolicyRevision
+	for _, r := range c.Revisions {
+		if r.Spec.Policy == policy {
+			revisions = append(revisions, r)
+		}
+	}
+	if len(revisions) == 0 {
+		return &c.Policies[i].Spec, nil
+	}
+	want := slices.MaxFunc(revisions, func(a, b *v1alpha1.PolicyRevision) int {
+		return cmp.Compare(a.Spec.Revision, b.Spec.Revision)
+	}).Spec.Revision
+	if active := c.Policies[i].Spec.ActiveRevision; active != nil {
+		want = *active
+	}
+	if pin := pod.Labels[v1alpha1.LabelPolicyRevision]; pin != "" {
+		n, err := strconv.ParseInt(pin, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("reading the revision of pod %s, %w", pod.Name, err)
+		}
+		want = n
+	}
+	for _, r := range revisions {
+		if r.Spec.Revision == want {
+			return &r.Spec.PolicySpec, nil
+		}
+	}
+	return nil, fmt.Errorf("revision %d of policy %s is not there", want, policy)
+}
+
+func policyAsk(spec *v1alpha1.AcceleratorPolicySpec) *ask {
+	a := &ask{
+		request: v1alpha1.RequestName, ranking: cmp.Or(spec.Ranking, v1alpha1.RankingPacked),
+	}
+	for _, name := range spec.Constraints.MatchAttributes {
+		a.constraints = append(a.constraints, match(name))
+	}
+	a.wishes = spec.PreferAttributes
+	for _, t := range spec.Tiers {
+		alt := &alternative{
+			title: t.Name, result: v1alpha1.RequestName + "/" + t.Name,
+			count: int(spec.CountOf(&t)), driver: cmp.Or(spec.Driver, v1alpha1.DriverName),
+			models: t.Models, selectors: t.Selectors, hard: spec.Constraints,
+			tolerations: policyTolerations(spec.OnUnhealthy),
+			oneModel:    spec.MixModels != v1alpha1.MixModelsWithinTier,
+		}
+		if t.After != nil {
+			alt.after = t.After.Duration
+		}
+		a.alternatives = append(a.alternatives, alt)
+	}
+	return a
+}
+
+func match(attribute string) resourceapi.DeviceConstraint {
+	full := resourceapi.FullyQualifiedName(attribute)
+	return resourceapi.DeviceConstraint{MatchAttribute: &full}
+}
+
+// policyTolerations: a confirmed failure may be tolerated by Keep and, for a
+// while, by Evict; suspicion never.
+func policyTolerations(u v1alpha1.OnUnhealthy) []resourceapi.DeviceToleration {
+	if u.Action == v1alpha1.UnhealthyRecreate || u.Action == v1alpha1.UnhealthyEnd {
+		return nil
+	}
+	return []resourceapi.DeviceToleration{{
+		Key: v1alpha1.TaintFailed, Operator: resourceapi.DeviceTolerationOpExists,
+		Effect: resourceapi.DeviceTaintEffectNoExecute,
+	}}
+}
+
+// claimSpec finds the claim that a Pod's reference means, or the template from
+// which it would be made.
+func (c *Cluster) claimSpec(pod *corev1.Pod, ref corev1.PodResourceClaim) *resourceapi.ResourceClaimSpec {
+	if ref.ResourceClaimName != nil {
+		for _, claim := range c.Claims {
+			if claim.Namespace == pod.Namespace && claim.Name == *ref.ResourceClaimName {
+				return &claim.Spec
+			}
+		}
+		return nil
+	}
+	for _, t := range c.Templates {
+		if ref.ResourceClaimTemplateName != nil && t.Namespace == pod.Namespace && t.Name == *ref.ResourceClaimTemplateName {
+			return &t.Spec.Spec
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) plainAsk(r resourceapi.DeviceRequest) (*ask, error) {
+	a := &ask{request: r.Name, ranking: v1alpha1.RankingPacked}
+	if e := r.Exactly; e != nil {
+		alt := &alternative{
+			title: r.Name, result: r.Name,
+			count: max(int(e.Count), 1), all: e.AllocationMode == resourceapi.DeviceAllocationModeAll,
+			admin: e.AdminAccess != nil && *e.AdminAccess, tolerations: e.Tolerations,
+		}
+		if e.Capacity != nil {
+			alt.capacity = e.Capacity.Requests
+		}
+		a.alternatives = append(a.alternatives, alt)
+		return a, c.addSelectors(alt, e.DeviceClassName, e.Selectors)
+	}
+	for _, s := range r.FirstAvailable {
+		full := r.Name + "/" + s.Name
+		alt := &alternative{
+			title: full, result: full,
+			count: max(int(s.Count), 1), all: s.AllocationMode == resourceapi.DeviceAllocationModeAll,
+			tolerations: s.Tolerations,
+		}
+		if s.Capacity != nil {
+			alt.capacity = s.Capacity.Requests
+		}
+		if err := c.addSelectors(alt, s.DeviceClassName, s.Selectors); err != nil {
+			return nil, err
+		}
+		a.alternatives = append(a.alternatives, alt)
+	}
+	return a, nil
+}
+
+// addSelectors gives an alternative the selectors of its class, then its own.
+func (c *Cluster) addSelectors(alt *alternative, class string, own []resourceapi.DeviceSelector) error {
+	i := slices.IndexFunc(c.Classes, func(k *resourceapi.DeviceClass) bool { return k.Name == class })
+	if i < 0 {
+		return fmt.Errorf("device class %s is not there", class)
+	}
+	for _, s := range slices.Concat(c.Classes[i].Spec.Selectors, own) {
+		alt.selectors = append(alt.selectors, s.CEL.Expression)
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package decidetest
+
+import (
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+)
+
+// pick is one device for one request.
+type pick struct {
+	ask         *ask
+	alternative *alternative
+	device      *device
+}
+
+func (p pick) decided() v1alpha1.DecidedDevice {
+	return v1alpha1.DecidedDevice{
+		Driver: p.device.id.Driver, Pool: p.device.id.Pool, Device: p.device.id.Device,
+		Claim: p.ask.claimRef, Request: p.alternative.result, Model: modelOf(p.device),
+	}
+}
+
+// serve looks for the first combination of the node's devices, in the order of
+// devices, that gives every request what its alternative wants. With loose,
+// match and distinct constraints are left out.
+func (w *world) serve(node string, asks []*ask, vector []int, loose bool) ([]pick, bool) {
+	s := &search{world: w, node: node, asks: asks, vector: vector, loose: loose}
+	return s.from(nil, 0, 0, 0)
+}
+
+// serveWishing looks for a combination that meets as many of the wishes as
+// possible, counted from the first.
+func (w *world) serveWishing(node string, asks []*ask, vector []int) ([]pick, int, bool) {
+	for n := len(asks[0].wishes); n > 0; n-- {
+		wished := *asks[0]
+		wished.constraints = slices.Clone(wished.constraints)
+		for _, attribute := range wished.wishes[:n] {
+			wished.constraints = append(wished.constraints, match(attribute))
+		}
+		if picks, ok := w.serve(node, []*ask{&wished}, vector, false); ok {
+			return picks, n, true
+		}
+	}
+	picks, ok := w.serve(node, asks, vector, false)
+	return picks, 0, ok
+}
+
+type search struct {
+	*world
+	node   string
+	asks   []*ask
+	vector []int
+	loose  bool
+}
+
+// from continues with the given request, of which taken devices are chosen
+// already; the next one stands at or after the index start.
+func (s *search) from(picks []pick, request, taken, start int) ([]pick, bool) {
+	if request == len(s.asks) {
+		return picks, true
+	}
+	a := s.asks[request]
+	alt := a.alternatives[s.vector[request]]
+	if alt.all {
+		return s.all(picks, request)
+	}
+	if taken == alt.count {
+		return s.from(picks, request+1, 0, 0)
+	}
+	for i := start; i < len(s.devices); i++ {
+		d := s.devices[i]
+		if !s.usableHere(d) || s.judge(d, alt) != "" || !s.fits(picks, a, alt, d) {
+			continue
+		}
+		longer := append(slices.Clone(picks), pick{a, alt, d})
+		if found, ok := s.from(longer, request, taken+1, i+1); ok {
+			return found, true
+		}
+	}
+	return nil, false
+}
+
+func (s *search) usableHere(d *device) bool {
+	return !d.pool.broken && slices.Contains(d.reach, s.node)
+}
+
+// all takes every device of the node that the selectors mean and that is big
+// enough, or fails. A pool in doubt fails too.
+func (s *search) all(picks []pick, request int) ([]pick, bool) {
+	a := s.asks[request]
+	alt := a.alternatives[s.vector[request]]
+	picks = slices.Clone(picks)
+	some := false
+	for _, d := range s.devices {
+		if !slices.Contains(d.reach, s.node) {
+			continue
+		}
+		if d.pool.broken {
+			return nil, false
+		}
+		if selected(d, alt.selectors) != "" {
+			continue
+		}
+		if _, fits := consumption(d, alt.capacity); !fits {
+			continue
+		}
+		if s.judge(d, alt) != "" || !s.fits(picks, a, alt, d) {
+			return nil, false
+		}
+		picks = append(picks, pick{a, alt, d})
+		some = true
+	}
+	if !some {
+		return nil, false
+	}
+	return s.from(picks, request+1, 0, 0)
+}
+
+// fits says whether a device can join what is picked already.
+func (s *search) fits(picks []pick, a *ask, alt *alternative, d *device) bool {
+	if !d.shared() && slices.ContainsFunc(picks, func(p pick) bool {
+		return p.device == d && (!alt.admin || p.ask.claim == a.claim)
+	}) {
+		return false
+	}
+	if !s.countersAllow(picks, d) || !s.sharesAllow(picks, alt, d) || !s.quotaAllows(picks, alt, d) {
+		return false
+	}
+	if alt.oneModel && slices.ContainsFunc(picks, func(p pick) bool {
+		return p.ask == a && (modelOf(p.device) != modelOf(d) || modelOf(d) == "")
+	}) {
+		return false
+	}
+	return s.loose || constraintsAllow(picks, a, alt, d)
+}
+
+// countersAllow adds up what allocated and picked devices consume of the
+// pool's counters, and the device itself.
+func (w *world) countersAllow(picks []pick, d *device) bool {
+	if len(d.spec.ConsumesCounters) == 0 {
+		return true
+	}
+	consumers := []*device{}
+	add := func(x *device) {
+		if x.pool == d.pool && !slices.Contains(consumers, x) {
+			consumers = append(consumers, x)
+		}
+	}
+	for _, x := range w.devices {
+		if _, shared := w.shares[x.id]; shared || w.held[x.id] {
+			add(x)
+		}
+	}
+	for _, p := range picks {
+		add(p.device)
+	}
+	if d.shared() && slices.Contains(consumers, d) {
+		return true
+	}
+	sums := map[string]resource.Quantity{}
+	charge := func(x *device) {
+		for _, c := range x.spec.ConsumesCounters {
+			for name, counter := range c.Counters {
+				sum := sums[c.CounterSet+"/"+name].DeepCopy()
+				sum.Add(counter.Value)
+				sums[c.CounterSet+"/"+name] = sum
+			}
+		}
+	}
+	for _, x := range consumers {
+		charge(x)
+	}
+	charge(d)
+	for set, counters := range d.pool.counters {
+		for name, limit := range counters {
+			if sum := sums[set+"/"+name]; sum.Cmp(limit) > 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// sharesAllow adds up what is consumed of a device that allows several allocations.
+func (w *world) sharesAllow(picks []pick, alt *alternative, d *device) bool {
+	if !d.shared() {
+		return true
+	}
+	need, fits := consumption(d, alt.capacity)
+	if !fits {
+		return false
+	}
+	sum := w.shares[d.id].plus(need)
+	for _, p := range picks {
+		if p.device == d {
+			more, _ := consumption(d, p.alternative.capacity)
+			sum = sum.plus(more)
+		}
+	}
+	return fitsIn(sum, d)
+}
+
+func (w *world) quotaAllows(picks []pick, alt *alternative, d *device) bool {
+	model := modelOf(d)
+	limit, bounded := w.limitOf(model)
+	if alt.admin || !bounded {
+		return true
+	}
+	n := w.usage[model] + 1
+	for _, p := range picks {
+		if !p.alternative.admin && modelOf(p.device) == model {
+			n++
+		}
+	}
+	return n <= int(limit)
+}
+
+func constraintsAllow(picks []pick, a *ask, alt *alternative, d *device) bool {
+	for _, c := range a.constraints {
+		if !binds(c, a, alt) {
+			continue
+		}
+		name := c.MatchAttribute
+		if name == nil {
+			name = c.DistinctAttribute
+		}
+		domain, id, _ := strings.Cut(string(*name), "/")
+		mine := d.attribute(domain, id)
+		if mine == nil {
+			return false
+		}
+		for _, p := range picks {
+			if p.ask.claim != a.claim || !binds(c, p.ask, p.alternative) {
+				continue
+			}
+			same := equal(mine, p.device.attribute(domain, id))
+			if (c.MatchAttribute != nil) != same {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// binds says whether a constraint means the request, or the chosen alternative.
+func binds(c resourceapi.DeviceConstraint, a *ask, alt *alternative) bool {
+	return len(c.Requests) == 0 || slices.Contains(c.Requests, a.request) || slices.Contains(c.Requests, alt.result)
+}
+
+func equal(a, b *resourceapi.DeviceAttribute) bool {
+	switch {
+	case a.StringValue != nil:
+		return b.StringValue != nil && *a.StringValue == *b.StringValue
+	case a.IntValue != nil:
+		return b.IntValue != nil && *a.IntValue == *b.IntValue
+	case a.BoolValue != nil:
+		return b.BoolValue != nil && *a.BoolValue == *b.BoolValue
+	case a.VersionValue != nil:
+		return b.VersionValue != nil && *a.VersionValue == *b.VersionValue
+	}
+	return false
+}
