@@ -1,0 +1,220 @@
+package decide
+
+// The order of choice over nodes.
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+)
+
+// option is what one node can offer.
+type option struct {
+	node   *node
+	vector []int // the alternative for each request
+	unmet  int   // wishes that the devices do not meet
+	rank   int   // eligible devices on the node: Packed fewest, Spread most
+	chosen []choice
+}
+
+// compareOptions is the published total order: the vector of alternatives,
+// unmet wishes, free eligible devices on the node, the node's name.
+func (r *run) compareOptions(a, b *option) int {
+	byRank := cmp.Compare(a.rank, b.rank)
+	if r.prob.ranking == v1alpha1.RankingSpread {
+		byRank = -byRank
+	}
+	return cmp.Or(slices.Compare(a.vector, b.vector), cmp.Compare(a.unmet, b.unmet), byRank, compareNodes(a.node, b.node))
+}
+
+// rounds yields, from best to worst, groups of offers that come before those of
+// later groups: tier by tier where the Pod has one request, so that a lower
+// tier is not even looked at before it is asked for; else one group. An offer's
+// chosen devices are valid only until the next one.
+func (r *run) rounds() iter.Seq[iter.Seq[*option]] {
+	return func(yield func(iter.Seq[*option]) bool) {
+		if len(r.prob.requests) != 1 {
+			yield(r.offers())
+			return
+		}
+		for _, a := range r.prob.requests[0].alts {
+			if !yield(r.offersOf(a)) {
+				return
+			}
+		}
+	}
+}
+
+// offersOf yields what each node offers for one alternative of the only request.
+func (r *run) offersOf(a *alternative) iter.Seq[*option] {
+	return func(yield func(*option) bool) {
+		ev, s := r.evaluate(a), &r.search
+		ev.serves = make([]bool, len(r.nodes))
+		if len(ev.passed) == 0 {
+			return
+		}
+		for i, n := range r.nodes {
+			if r.refused[i] != nodeOK || !r.any(ev, n) {
+				continue
+			}
+			s.start(n)
+			s.fixed[0] = a.index
+			unmet, ok := s.settle()
+			if ev.serves[i] = ok; ok && !yield(r.option(unmet)) {
+				break
+			}
+		}
+		s.undo(0)
+	}
+}
+
+// offers yields each node's first vector of alternatives.
+func (r *run) offers() iter.Seq[*option] {
+	return func(yield func(*option) bool) {
+		s := &r.search
+		for _, a := range r.prob.alts {
+			r.evaluate(a) // before the search charges anything
+		}
+		for i, n := range r.nodes {
+			if r.refused[i] != nodeOK {
+				continue
+			}
+			s.start(n)
+			if !s.vector() {
+				continue
+			}
+			if unmet, ok := s.settle(); ok && !yield(r.option(unmet)) {
+				break
+			}
+		}
+		s.undo(0)
+	}
+}
+
+// any: some device of the node passes for the alternative.
+func (r *run) any(ev *evaluation, n *node) bool {
+	return len(ev.shared) > 0 || ev.offsets[n.index+1] > ev.offsets[n.index]
+}
+
+// option describes what the search has just found.
+func (r *run) option(unmet int) *option {
+	s := &r.search
+	return &option{node: s.n, vector: slices.Clone(s.fixed), unmet: unmet, rank: r.rank(), chosen: s.chosen}
+}
+
+// rank is the number of devices on the node that are eligible for the
+// policy's chosen tier, or without a policy for any of the chosen alternatives.
+func (r *run) rank() int {
+	s := &r.search
+	var seen map[*device]bool
+	count := 0
+	for i, req := range r.prob.requests {
+		list := s.candidates(req.alts[s.fixed[i]])
+		switch {
+		case req.claim.policy:
+			return len(list)
+		case len(r.prob.requests) == 1:
+			return len(list)
+		}
+		if seen == nil {
+			seen = map[*device]bool{}
+		}
+		for _, d := range list {
+			if !seen[d] {
+				seen[d] = true
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// choose returns the first option in the order of choice, or nil.
+func (r *run) choose() *option {
+	for round := range r.rounds() {
+		var best *option
+		for o := range round {
+			if best == nil || r.compareOptions(o, best) < 0 {
+				o.chosen = slices.Clone(o.chosen)
+				best = o
+			}
+		}
+		if best != nil {
+			return best
+		}
+	}
+	return nil
+}
+
+// possible: some node can serve the Pod.
+func (r *run) possible() bool {
+	for round := range r.rounds() {
+		for range round {
+			return true
+		}
+	}
+	return false
+}
+
+// Candidate is one place where the Pod could go.
+type Candidate struct {
+	Node      string
+	Tier      string
+	TierIndex int32
+	Devices   []v1alpha1.DecidedDevice
+	// NodeLocal is true when every device is reachable from this node only.
+	NodeLocal bool
+}
+
+// Candidates yields, for each node that can serve the Pod, its best candidate,
+// in the total order of choice. Decide chooses the first one. Lower tiers are
+// looked at only when the higher ones' nodes have been taken from the
+// sequence. The State must not be changed, nor asked anything else, while the
+// sequence is being read; it can be read once.
+func (st *State) Candidates(q Query) (iter.Seq[Candidate], error) {
+	prob, parked, err := st.read(&q)
+	if err != nil {
+		return nil, err
+	}
+	return func(yield func(Candidate) bool) {
+		if parked != nil {
+			return
+		}
+		r := st.newRun(prob, &q, false)
+		if r.allocatedProblem() != nil {
+			return
+		}
+		done := make([]bool, len(r.nodes))
+		for round := range r.rounds() {
+			var group []*option
+			for o := range round {
+				if !done[o.node.index] {
+					done[o.node.index] = true
+					o.chosen = slices.Clone(o.chosen)
+					group = append(group, o)
+				}
+			}
+			slices.SortFunc(group, r.compareOptions)
+			for _, o := range group {
+				if !yield(r.candidate(o)) {
+					return
+				}
+			}
+		}
+	}, nil
+}
+
+func (r *run) candidate(o *option) Candidate {
+	c := Candidate{Node: o.node.name, Devices: r.devices(o), NodeLocal: true}
+	if a := r.mainAlternative(o); a != nil {
+		c.Tier, c.TierIndex = a.tierName(), int32(a.index)
+	}
+	for i := range o.chosen {
+		if o.chosen[i].dev.reach.node == "" {
+			c.NodeLocal = false
+		}
+	}
+	return c
+}

@@ -1,0 +1,374 @@
+package decide
+
+// The fleet: pools of slices of devices, in the order of choice. Everything is
+// kept up to date slice by slice; nothing is rebuilt for a decision.
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+)
+
+// deviceID names a device for ever: slices come and go.
+type deviceID struct{ driver, pool, device string }
+
+func (id deviceID) String() string { return id.driver + "/" + id.pool + "/" + id.device }
+
+type poolKey struct{ driver, name string }
+
+func comparePoolKeys(a, b poolKey) int {
+	return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.name, b.name))
+}
+
+// pool is all slices of one pool, of every generation that was published.
+type pool struct {
+	key    poolKey
+	slices map[string]*slice // by object name
+	// current are the slices of the newest generation that list devices, by
+	// their smallest device name.
+	current []*slice
+	// problem says why nothing may be taken from the pool, or is empty.
+	problem string
+	// counters are the pool's shared counters in full.
+	counters counterSets
+	// available is what allocated devices leave of the counters; nil: not
+	// computed since the last change.
+	available counterSets
+}
+
+// slice is one ResourceSlice.
+type slice struct {
+	name     string
+	pool     *pool
+	spec     *resourceapi.ResourceSliceSpec
+	devices  []*device // by name
+	reach    *reach    // nil: each device has its own
+	verdicts verdictCache
+	sum      lanes
+}
+
+// device is one device as its slice publishes it.
+type device struct {
+	id    deviceID
+	slice *slice
+	spec  *resourceapi.Device
+	reach *reach
+	model modelKey
+	// taints are those that keep new claims away: the device's own, then those
+	// of the DeviceTaintRules by name.
+	taints []resourceapi.DeviceTaint
+	// unhealthy is the device's own word, see reportsUnhealthy.
+	unhealthy bool
+	// multi: several claims may share the device.
+	multi bool
+	// use is who holds the device; nil: nobody.
+	use *usage
+}
+
+func (d *device) pool() *pool { return d.slice.pool }
+
+// newSlice indexes a ResourceSlice.
+func newSlice(obj *resourceapi.ResourceSlice) *slice {
+	s := &slice{name: obj.Name, spec: &obj.Spec, devices: make([]*device, 0, len(obj.Spec.Devices))}
+	if !ptr.Deref(obj.Spec.PerDeviceNodeSelection, false) {
+		s.reach = newReach(obj.Spec.NodeName, obj.Spec.AllNodes, obj.Spec.NodeSelector)
+	}
+	for i := range obj.Spec.Devices {
+		spec := &obj.Spec.Devices[i]
+		d := &device{
+			id:        deviceID{obj.Spec.Driver, obj.Spec.Pool.Name, spec.Name},
+			slice:     s,
+			spec:      spec,
+			reach:     s.reach,
+			model:     modelKeyOf(obj.Spec.Driver, spec.Attributes),
+			unhealthy: reportsUnhealthy(obj.Spec.Driver, spec),
+			multi:     ptr.Deref(spec.AllowMultipleAllocations, false),
+		}
+		if d.reach == nil {
+			d.reach = newReach(spec.NodeName, spec.AllNodes, spec.NodeSelector)
+		}
+		s.devices = append(s.devices, d)
+	}
+	slices.SortStableFunc(s.devices, func(a, b *device) int { return cmp.Compare(a.id.device, b.id.device) })
+	return s
+}
+
+// local is the node to which the whole slice belongs, or "".
+func (s *slice) local() string {
+	if s.reach == nil {
+		return ""
+	}
+	return s.reach.node
+}
+
+// compareSlices orders slices by driver, pool and smallest device name. A
+// slice's own name can carry a random suffix, so it decides only between
+// slices that make their pool invalid.
+func compareSlices(a, b *slice) int {
+	if a.pool != b.pool {
+		return comparePoolKeys(a.pool.key, b.pool.key)
+	}
+	return cmp.Or(cmp.Compare(a.devices[0].id.device, b.devices[0].id.device), cmp.Compare(a.name, b.name))
+}
+
+// refresh computes current, problem and counters from slices.
+func (p *pool) refresh() {
+	p.current, p.problem, p.counters, p.available = nil, "", nil, nil
+	generation, count := int64(0), 0
+	for _, s := range p.slices {
+		if g := s.spec.Pool.Generation; count == 0 || g > generation {
+			generation, count = g, 0
+		}
+		if s.spec.Pool.Generation == generation {
+			count++
+		}
+	}
+	newest := make([]*slice, 0, count)
+	for _, s := range p.slices {
+		if s.spec.Pool.Generation != generation {
+			continue
+		}
+		newest = append(newest, s)
+		if len(s.devices) > 0 {
+			p.current = append(p.current, s)
+		}
+	}
+	slices.SortFunc(newest, func(a, b *slice) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(p.current, compareSlices)
+	p.problem = p.validate(newest)
+}
+
+// validate says why the newest generation can't be used, or "".
+func (p *pool) validate(newest []*slice) string {
+	for _, s := range newest {
+		if want := s.spec.Pool.ResourceSliceCount; want != int64(len(newest)) {
+			return fmt.Sprintf("generation %d has %d of %d slices", s.spec.Pool.Generation, len(newest), want)
+		}
+	}
+	p.counters = counterSets{}
+	for _, s := range newest {
+		if len(s.spec.SharedCounters) > 0 && len(s.spec.Devices) > 0 {
+			return "a slice holds both devices and shared counters"
+		}
+		for _, set := range s.spec.SharedCounters {
+			if _, twice := p.counters[set.Name]; twice {
+				return "counter set " + set.Name + " is published twice"
+			}
+			left := make(map[string]resource.Quantity, len(set.Counters))
+			for name, c := range set.Counters {
+				left[name] = c.Value.DeepCopy()
+			}
+			p.counters[set.Name] = left
+		}
+	}
+	seen := map[string]bool{}
+	for _, s := range p.current {
+		for _, d := range s.devices {
+			if seen[d.id.device] {
+				return "device " + d.id.device + " is published twice"
+			}
+			seen[d.id.device] = true
+			if problem := p.counters.check(d.spec); problem != "" {
+				return problem
+			}
+		}
+	}
+	return ""
+}
+
+// putSlice replaces the slice of this name.
+func (st *State) putSlice(obj *resourceapi.ResourceSlice) error {
+	for field, value := range map[string]string{"spec.driver": obj.Spec.Driver, "spec.pool.name": obj.Spec.Pool.Name} {
+		if value == "" {
+			return invalid("ResourceSlice", obj, field, "must be set")
+		}
+	}
+	for i := range obj.Spec.Devices {
+		if obj.Spec.Devices[i].Name == "" {
+			return invalid("ResourceSlice", obj, fmt.Sprintf("spec.devices[%d].name", i), "must be set")
+		}
+	}
+	s := newSlice(obj)
+	s.sum = sumOf("ResourceSlice", sliceContent(obj))
+	st.dropSlice(obj.Name)
+	key := poolKey{obj.Spec.Driver, obj.Spec.Pool.Name}
+	p := st.pools[key]
+	if p == nil {
+		p = &pool{key: key, slices: map[string]*slice{}}
+		st.pools[key] = p
+		st.poolOrder = insertSorted(st.poolOrder, p, func(a, b *pool) int { return comparePoolKeys(a.key, b.key) })
+	}
+	s.pool = p
+	st.slices[s.name] = s
+	st.digest.add(&s.sum)
+	st.changePool(p, func() { p.slices[s.name] = s })
+	return nil
+}
+
+// dropSlice removes the slice of this name.
+func (st *State) dropSlice(name string) {
+	s := st.slices[name]
+	if s == nil {
+		return
+	}
+	delete(st.slices, name)
+	st.digest.sub(&s.sum)
+	p := s.pool
+	st.changePool(p, func() { delete(p.slices, name) })
+	if len(p.slices) == 0 {
+		delete(st.pools, p.key)
+		st.poolOrder = removeSorted(st.poolOrder, p, func(a, b *pool) int { return comparePoolKeys(a.key, b.key) })
+	}
+}
+
+// changePool applies a change to the pool's slices and mends what refers to
+// its devices: the nodes' lists, the users of devices, the taints by rule.
+func (st *State) changePool(p *pool, change func()) {
+	for _, s := range p.current {
+		if name := s.local(); name != "" {
+			n := st.nodeNamed(name)
+			n.local = removeSorted(n.local, s, compareSlices)
+			st.dropIdleNode(n)
+		} else {
+			st.shared = removeSorted(st.shared, s, compareSlices)
+		}
+		for _, d := range s.devices {
+			if d.use != nil {
+				d.use.device, d.use = nil, nil
+			}
+		}
+		st.deviceCount -= len(s.devices)
+	}
+	before := p.current
+	change()
+	p.refresh()
+	for _, s := range p.current {
+		if name := s.local(); name != "" {
+			n := st.nodeNamed(name)
+			n.local = insertSorted(n.local, s, compareSlices)
+		} else {
+			st.shared = insertSorted(st.shared, s, compareSlices)
+		}
+		for _, d := range s.devices {
+			if u := st.uses[d.id]; u != nil {
+				d.use, u.device = u, d
+			}
+			st.setTaints(d)
+		}
+		st.deviceCount += len(s.devices)
+	}
+	for _, list := range [][]*slice{before, p.current} {
+		for _, s := range list {
+			for _, d := range s.devices {
+				if u := st.uses[d.id]; u != nil {
+					st.settleModel(u)
+				}
+			}
+		}
+	}
+}
+
+// insertSorted puts an element into a sorted list.
+func insertSorted[T any](list []T, element T, compare func(a, b T) int) []T {
+	i, _ := slices.BinarySearchFunc(list, element, compare)
+	return slices.Insert(list, i, element)
+}
+
+// removeSorted takes an element out of a sorted list; one that is not there is
+// left alone.
+func removeSorted[T comparable](list []T, element T, compare func(a, b T) int) []T {
+	i, found := slices.BinarySearchFunc(list, element, compare)
+	if !found || list[i] != element {
+		return list
+	}
+	return slices.Delete(list, i, i+1)
+}
+
+// reportsUnhealthy reads the device's own word on its health, for drivers that
+// publish it as an attribute before a taint has arrived: the boolean `healthy`
+// is false, or the string `health` is Unhealthy, in the driver's own domain.
+func reportsUnhealthy(driver string, d *resourceapi.Device) bool {
+	if a, ok := lookupAttr(d.Attributes, driver, driver, attrHealthy); ok && a.BoolValue != nil && !*a.BoolValue {
+		return true
+	}
+	a, ok := lookupAttr(d.Attributes, driver, driver, attrHealth)
+	return ok && a.StringValue != nil && *a.StringValue == "Unhealthy"
+}
+
+// setTaints computes the taints that keep new claims away from the device.
+func (st *State) setTaints(d *device) {
+	d.taints = nil
+	for _, t := range d.spec.Taints {
+		if blocks(t.Effect) {
+			d.taints = append(d.taints, t)
+		}
+	}
+	for _, rule := range st.ruleOrder {
+		if blocks(rule.Spec.Taint.Effect) && ruleSelects(rule.Spec.DeviceSelector, d.id) {
+			d.taints = append(d.taints, rule.Spec.Taint)
+		}
+	}
+}
+
+// putRule replaces a DeviceTaintRule.
+func (st *State) putRule(rule *resourceapi.DeviceTaintRule) {
+	old := st.rules[rule.Name].get()
+	if old != nil {
+		st.ruleOrder = removeSorted(st.ruleOrder, old, compareRules)
+	}
+	putEntry(st, st.rules, rule.Name, &entry[*resourceapi.DeviceTaintRule]{rule, sumOf("DeviceTaintRule", ruleContent(rule))})
+	st.ruleOrder = insertSorted(st.ruleOrder, rule, compareRules)
+	st.retaint(old, rule)
+}
+
+// dropRule removes a DeviceTaintRule.
+func (st *State) dropRule(name string) {
+	old := st.rules[name].get()
+	if old == nil {
+		return
+	}
+	putEntry(st, st.rules, name, nil)
+	st.ruleOrder = removeSorted(st.ruleOrder, old, compareRules)
+	st.retaint(old)
+}
+
+// retaint computes the taints of the devices that one of the rules selects.
+func (st *State) retaint(rules ...*resourceapi.DeviceTaintRule) {
+	for _, rule := range rules {
+		if rule == nil || rule.Spec.DeviceSelector == nil {
+			continue
+		}
+		sel := rule.Spec.DeviceSelector
+		for _, p := range st.poolOrder {
+			if !equalsOrUnset(sel.Driver, p.key.driver) || !equalsOrUnset(sel.Pool, p.key.name) {
+				continue
+			}
+			for _, s := range p.current {
+				for _, d := range s.devices {
+					if equalsOrUnset(sel.Device, d.id.device) {
+						st.setTaints(d)
+					}
+				}
+			}
+		}
+	}
+}
+
+func compareRules(a, b *resourceapi.DeviceTaintRule) int { return cmp.Compare(a.Name, b.Name) }
+
+// ruleSelects: a rule without a selector selects nothing, an empty selector
+// selects every device.
+func ruleSelects(sel *resourceapi.DeviceTaintSelector, id deviceID) bool {
+	return sel != nil && equalsOrUnset(sel.Driver, id.driver) &&
+		equalsOrUnset(sel.Pool, id.pool) && equalsOrUnset(sel.Device, id.device)
+}
+
+func equalsOrUnset(want *string, have string) bool { return want == nil || *want == have }
+
+func blocks(e resourceapi.DeviceTaintEffect) bool {
+	return e == resourceapi.DeviceTaintEffectNoSchedule || e == resourceapi.DeviceTaintEffectNoExecute
+}

@@ -1,0 +1,439 @@
+package decide
+
+// A Pod as a problem: ordered claims of ordered requests of ordered
+// alternatives. A policy's request has its tiers as alternatives.
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+)
+
+// problem is what a Pod asks for.
+type problem struct {
+	pod      *pod
+	revision *revision // nil: no policy
+	claims   []*claimProblem
+	requests []*request // of the claims that are not allocated, in order
+	alts     []*alternative
+	ranking  v1alpha1.Ranking
+}
+
+// claimProblem is one claim of the Pod.
+type claimProblem struct {
+	ref         string // the name under which the Pod refers to it
+	several     bool   // the Pod has other claims too
+	obj         *resourceapi.ResourceClaim
+	allocated   *resourceapi.AllocationResult
+	requests    []*request
+	constraints []*constraint
+	policy      bool
+}
+
+// request is one request of a claim: the first alternative that can be met counts.
+type request struct {
+	claim *claimProblem
+	name  string
+	index int // among the problem's requests
+	alts  []*alternative
+	// wishes are attributes that the devices should share if possible.
+	wishes []*constraint
+}
+
+// alternative is one way to meet a request: a tier of a policy, an alternative
+// of a firstAvailable request, or the only way of an exact one.
+type alternative struct {
+	request *request
+	name    string // of the alternative; "" for an exact request
+	index   int    // in the request
+	place   int    // among the problem's alternatives
+
+	count       int
+	all         bool // every matching device of the node, at least one
+	admin       bool
+	tolerations []resourceapi.DeviceToleration
+	capacity    quantities
+	after       time.Duration
+
+	// Of a policy:
+	spec *v1alpha1.AcceleratorPolicySpec
+	tier *v1alpha1.Tier
+	// Without one, in this order:
+	selectors []string
+
+	// constraints are those of the claim that apply here.
+	constraints []*constraint
+	// key identifies everything on which the static verdicts depend.
+	key string
+}
+
+// requestName is how allocation results name the alternative.
+func (a *alternative) requestName() string {
+	if a.name == "" {
+		return a.request.name
+	}
+	return a.request.name + "/" + a.name
+}
+
+// tierName is how records name the alternative.
+func (a *alternative) tierName() string {
+	switch {
+	case a.tier != nil:
+		return a.tier.Name
+	case a.request.claim.several:
+		return a.request.claim.ref + "/" + a.requestName()
+	default:
+		return a.requestName()
+	}
+}
+
+// sameModel: the devices must be of one model.
+func (a *alternative) sameModel() bool {
+	return a.spec != nil && a.count > 1 && a.spec.MixModels != v1alpha1.MixModelsWithinTier
+}
+
+// alternativeNamed finds the alternative of a decided device.
+func (p *problem) alternativeNamed(d *v1alpha1.DecidedDevice) *alternative {
+	for _, c := range p.claims {
+		if d.Claim != "" && c.ref != d.Claim {
+			continue
+		}
+		for _, r := range c.requests {
+			for _, a := range r.alts {
+				if a.requestName() == d.Request {
+					return a
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// policyClaim is the policy's claim, or the Pod's only one, or nil.
+func (p *problem) mainClaim() *claimProblem {
+	for _, c := range p.claims {
+		if c.policy {
+			return c
+		}
+	}
+	if len(p.claims) == 1 {
+		return p.claims[0]
+	}
+	return nil
+}
+
+// problemOf reads the Pod. A revision other than 0 overrules the policy's.
+func (st *State) problemOf(p *pod, number int64) (*problem, error) {
+	prob := &problem{pod: p, ranking: v1alpha1.RankingPacked}
+	place := -1
+	if name := p.obj.Labels[v1alpha1.LabelPolicy]; name != "" {
+		r, err := st.revisionOf(p.obj)
+		if err != nil {
+			return nil, err
+		}
+		if other := st.revisions[name][number]; other != nil {
+			r = other
+		}
+		prob.revision, prob.ranking = r, cmp.Or(r.spec.Ranking, v1alpha1.RankingPacked)
+		place, _ = policyClaim(p.obj, name)
+	}
+	for i := range p.obj.Spec.ResourceClaims {
+		c, err := st.readClaim(prob, &p.obj.Spec.ResourceClaims[i], i == place)
+		if err != nil {
+			return nil, fmt.Errorf("Pod %s, spec.resourceClaims[%d]: %w", p.key, i, err)
+		}
+		if c != nil {
+			prob.claims = append(prob.claims, c)
+		}
+	}
+	if prob.revision != nil && place < 0 {
+		prob.claims = append(prob.claims, policyClaimOf(prob.revision, v1alpha1.ClaimRefName))
+	}
+	for _, c := range prob.claims {
+		c.several = len(prob.claims) > 1
+		if c.allocated != nil {
+			continue
+		}
+		for _, r := range c.requests {
+			r.index = len(prob.requests)
+			prob.requests = append(prob.requests, r)
+			for i, a := range r.alts {
+				a.index, a.place = i, len(prob.alts)
+				prob.alts = append(prob.alts, a)
+			}
+		}
+	}
+	return prob, nil
+}
+
+// readClaim reads one entry of the Pod's claims; nil where none is needed.
+func (st *State) readClaim(prob *problem, ref *corev1.PodResourceClaim, isPolicy bool) (*claimProblem, error) {
+	obj, template, err := st.findClaim(prob.pod.obj, ref)
+	if err != nil {
+		return nil, err
+	}
+	var spec *resourceapi.ResourceClaimSpec
+	switch {
+	case obj != nil:
+		spec = &obj.Spec
+	case template != nil:
+		spec = &template.Spec.Spec
+	case ref.ResourceClaimTemplateName != nil && isPolicy:
+		// Decided as if the claim had been made.
+	case ref.ResourceClaimTemplateName != nil && !st.claimWanted(prob.pod.obj, ref.Name):
+		return nil, nil
+	case ref.ResourceClaimTemplateName != nil:
+		return nil, fmt.Errorf("ResourceClaimTemplate %q, %w", *ref.ResourceClaimTemplateName, ErrNotFound)
+	default:
+		return nil, fmt.Errorf("ResourceClaim %q, %w", ptr.Deref(ref.ResourceClaimName, ""), ErrNotFound)
+	}
+	var c *claimProblem
+	if isPolicy {
+		c = policyClaimOf(prob.revision, ref.Name)
+		if spec != nil {
+			if err := madeFrom(spec, prob.revision); err != nil {
+				return nil, err
+			}
+		}
+	} else if c, err = st.plainClaim(spec, ref.Name); err != nil {
+		return nil, err
+	}
+	if obj != nil {
+		c.obj, c.allocated = obj, obj.Status.Allocation
+	}
+	return c, nil
+}
+
+// claimWanted is false where Kubernetes says that the Pod needs no claim for
+// this entry.
+func (st *State) claimWanted(obj *corev1.Pod, entry string) bool {
+	for _, s := range obj.Status.ResourceClaimStatuses {
+		if s.Name == entry {
+			return s.ResourceClaimName != nil
+		}
+	}
+	return true
+}
+
+// findClaim finds the claim of an entry, or the template it will be made from.
+func (st *State) findClaim(obj *corev1.Pod, ref *corev1.PodResourceClaim) (*resourceapi.ResourceClaim, *resourceapi.ResourceClaimTemplate, error) {
+	name, generated := ptr.Deref(ref.ResourceClaimName, ""), false
+	for _, s := range obj.Status.ResourceClaimStatuses {
+		if name == "" && s.Name == ref.Name {
+			name, generated = ptr.Deref(s.ResourceClaimName, ""), true
+		}
+	}
+	if name != "" {
+		c := st.claims[types.NamespacedName{Namespace: obj.Namespace, Name: name}]
+		if c == nil {
+			return nil, nil, fmt.Errorf("ResourceClaim %q, %w", name, ErrNotFound)
+		}
+		if generated {
+			if err := resourceclaim.IsForPod(obj, c.obj, true); err != nil {
+				return nil, nil, fmt.Errorf("%w, %w", err, ErrInvalid)
+			}
+		}
+		return c.obj, nil, nil
+	}
+	var found *resourceapi.ResourceClaim
+	if obj.UID != "" && ref.ResourceClaimTemplateName != nil {
+		for _, c := range st.claimsOf[obj.UID] {
+			if c.obj.Namespace == obj.Namespace && c.obj.Annotations[resourceapi.PodResourceClaimAnnotation] == ref.Name &&
+				(found == nil || c.obj.Name < found.Name) {
+				found = c.obj
+			}
+		}
+	}
+	if found != nil {
+		return found, nil, nil
+	}
+	return nil, st.templates[types.NamespacedName{Namespace: obj.Namespace, Name: ptr.Deref(ref.ResourceClaimTemplateName, "")}].get(), nil
+}
+
+// policyClaimOf is the claim that a policy's template makes.
+func policyClaimOf(rev *revision, ref string) *claimProblem {
+	c := &claimProblem{ref: ref, policy: true}
+	r := &request{claim: c, name: v1alpha1.RequestName}
+	c.requests = []*request{r}
+	for _, attribute := range rev.spec.Constraints.MatchAttributes {
+		c.constraints = append(c.constraints, newConstraint(matchValues, attribute, nil))
+	}
+	for _, attribute := range rev.spec.PreferAttributes {
+		r.wishes = append(r.wishes, newConstraint(matchValues, attribute, nil))
+	}
+	for i := range rev.spec.Tiers {
+		t := &rev.spec.Tiers[i]
+		a := &alternative{
+			request: r, name: t.Name, spec: rev.spec, tier: t,
+			count:       int(rev.spec.CountOf(t)),
+			tolerations: policyTolerations(&rev.spec.OnUnhealthy),
+			key:         fmt.Sprintf("tier %d of %s", i, rev.hash),
+			constraints: c.constraints,
+		}
+		if t.After != nil {
+			a.after = t.After.Duration
+		}
+		if a.sameModel() {
+			a.constraints = append(slices.Clip(c.constraints), &constraint{kind: sameModel, models: t.Models})
+		}
+		r.alts = append(r.alts, a)
+	}
+	return c
+}
+
+// policyTolerations is the one toleration that a policy's claim may have: it
+// keeps a Pod on a device that has failed, for a while or for ever. A failed
+// device is also unhealthy, which nothing tolerates, so it never lets a device
+// be chosen that would not be otherwise.
+func policyTolerations(o *v1alpha1.OnUnhealthy) []resourceapi.DeviceToleration {
+	t := resourceapi.DeviceToleration{
+		Key:      v1alpha1.TaintFailed,
+		Operator: resourceapi.DeviceTolerationOpExists,
+		Effect:   resourceapi.DeviceTaintEffectNoExecute,
+	}
+	switch {
+	case o.Action == v1alpha1.UnhealthyKeep:
+	case o.Action == v1alpha1.UnhealthyEvict && o.GracePeriod != nil && o.GracePeriod.Duration > 0:
+		t.TolerationSeconds = ptr.To(int64(o.GracePeriod.Seconds()))
+	default:
+		return nil
+	}
+	return []resourceapi.DeviceToleration{t}
+}
+
+// madeFrom checks that a claim has the request and the alternatives that the
+// revision's template makes.
+func madeFrom(spec *resourceapi.ResourceClaimSpec, rev *revision) error {
+	wrong := func(why string) error {
+		return fmt.Errorf("the claim was not made from revision %d of policy %q: %s, %w", rev.number, rev.policy, why, ErrInvalid)
+	}
+	if len(spec.Devices.Requests) != 1 || spec.Devices.Requests[0].Name != v1alpha1.RequestName {
+		return wrong("it must have the one request " + v1alpha1.RequestName)
+	}
+	r := &spec.Devices.Requests[0]
+	if r.Exactly != nil {
+		if len(rev.spec.Tiers) != 1 {
+			return wrong("it has no alternatives")
+		}
+		return nil
+	}
+	same := slices.EqualFunc(r.FirstAvailable, rev.spec.Tiers, func(s resourceapi.DeviceSubRequest, t v1alpha1.Tier) bool {
+		return s.Name == t.Name
+	})
+	if !same {
+		return wrong("its alternatives are not the policy's tiers")
+	}
+	return nil
+}
+
+// plainClaim reads a claim that no policy made.
+func (st *State) plainClaim(spec *resourceapi.ResourceClaimSpec, ref string) (*claimProblem, error) {
+	c := &claimProblem{ref: ref}
+	for i := range spec.Devices.Constraints {
+		k := &spec.Devices.Constraints[i]
+		switch {
+		case k.MatchAttribute != nil:
+			c.constraints = append(c.constraints, newConstraint(matchValues, string(*k.MatchAttribute), k.Requests))
+		case k.DistinctAttribute != nil:
+			c.constraints = append(c.constraints, newConstraint(distinctValues, string(*k.DistinctAttribute), k.Requests))
+		default:
+			return nil, fmt.Errorf("spec.devices.constraints[%d]: unknown kind of constraint, %w", i, ErrInvalid)
+		}
+	}
+	for i := range spec.Devices.Requests {
+		dr := &spec.Devices.Requests[i]
+		path := fmt.Sprintf("spec.devices.requests[%d]", i)
+		r := &request{claim: c, name: dr.Name}
+		switch {
+		case dr.Exactly != nil:
+			e := dr.Exactly
+			a := &alternative{request: r, admin: ptr.Deref(e.AdminAccess, false), tolerations: e.Tolerations}
+			if err := st.readAlternative(a, e.DeviceClassName, e.Selectors, e.AllocationMode, e.Count, e.Capacity, len(e.DerivedAttributes), path+".exactly"); err != nil {
+				return nil, err
+			}
+			r.alts = []*alternative{a}
+		case len(dr.FirstAvailable) > 0:
+			for j := range dr.FirstAvailable {
+				s := &dr.FirstAvailable[j]
+				a := &alternative{request: r, name: s.Name, tolerations: s.Tolerations}
+				if err := st.readAlternative(a, s.DeviceClassName, s.Selectors, s.AllocationMode, s.Count, s.Capacity, len(s.DerivedAttributes), fmt.Sprintf("%s.firstAvailable[%d]", path, j)); err != nil {
+					return nil, err
+				}
+				r.alts = append(r.alts, a)
+			}
+		default:
+			return nil, fmt.Errorf("%s: neither exactly nor firstAvailable, %w", path, ErrInvalid)
+		}
+		for _, a := range r.alts {
+			for _, k := range c.constraints {
+				if k.appliesTo(a) {
+					a.constraints = append(a.constraints, k)
+				}
+			}
+		}
+		c.requests = append(c.requests, r)
+	}
+	return c, nil
+}
+
+// readAlternative fills in what exact requests and subrequests share.
+func (st *State) readAlternative(a *alternative, class string, selectors []resourceapi.DeviceSelector, mode resourceapi.DeviceAllocationMode,
+	count int64, capacity *resourceapi.CapacityRequirements, derived int, path string,
+) error {
+	if derived > 0 {
+		return fmt.Errorf("%s.derivedAttributes: not supported, %w", path, ErrInvalid)
+	}
+	switch mode {
+	case resourceapi.DeviceAllocationModeExactCount, "":
+		a.count = int(min(max(count, 1), maxDevicesPerClaim+1))
+	case resourceapi.DeviceAllocationModeAll:
+		a.all = true
+	default:
+		return fmt.Errorf("%s.allocationMode: unknown mode %q, %w", path, mode, ErrInvalid)
+	}
+	dc := st.classes[class]
+	if dc == nil {
+		return fmt.Errorf("%s.deviceClassName: DeviceClass %q, %w", path, class, ErrNotFound)
+	}
+	var key strings.Builder
+	read := func(list []resourceapi.DeviceSelector, where string) error {
+		for i, s := range list {
+			if s.CEL == nil {
+				return fmt.Errorf("%s[%d]: unknown kind of selector, %w", where, i, ErrInvalid)
+			}
+			if err := compileExpression(st.cel, s.CEL.Expression); err != nil {
+				return fmt.Errorf("%s[%d].cel.expression: %s, %w", where, i, oneLine(err), ErrInvalid)
+			}
+			a.selectors = append(a.selectors, s.CEL.Expression)
+			fmt.Fprintf(&key, "%q ", s.CEL.Expression)
+		}
+		return nil
+	}
+	if err := read(dc.obj.Spec.Selectors, fmt.Sprintf("DeviceClass %s, spec.selectors", class)); err != nil {
+		return err
+	}
+	if err := read(selectors, path+".selectors"); err != nil {
+		return err
+	}
+	if capacity != nil {
+		a.capacity = capacity.Requests
+		for _, name := range sortedKeys(a.capacity) {
+			fmt.Fprintf(&key, "%s=%s ", name, ptr.To(a.capacity[name]).String())
+		}
+	}
+	a.key = key.String()
+	return nil
+}
+
+// maxDevicesPerClaim is the most results that an allocation can hold.
+const maxDevicesPerClaim = resourceapi.AllocationResultsMaxSize

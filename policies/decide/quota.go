@@ -1,0 +1,159 @@
+package decide
+
+// Tenants' quotas: what a tenant holds, by model, and what it may still take.
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+)
+
+// quota is a TenantQuota.
+type quota struct {
+	obj    *v1alpha1.TenantQuota
+	sum    lanes
+	models []string
+}
+
+// putQuota replaces the quota of this name. A namespace belongs to one tenant.
+func (st *State) putQuota(obj *v1alpha1.TenantQuota) error {
+	for i, ns := range obj.Spec.Namespaces {
+		if other := st.quotaOf[ns]; other != nil && other.obj.Name != obj.Name {
+			return invalid("TenantQuota", obj, fmt.Sprintf("spec.namespaces[%d]", i),
+				"namespace "+ns+" belongs to TenantQuota "+other.obj.Name)
+		}
+	}
+	st.dropQuota(obj.Name)
+	q := &quota{obj: obj, sum: sumOf("TenantQuota", quotaContent(obj))}
+	for i := range obj.Spec.Models {
+		q.models = append(q.models, obj.Spec.Models[i].Model)
+	}
+	st.quotas[obj.Name] = q
+	for _, ns := range obj.Spec.Namespaces {
+		st.quotaOf[ns] = q
+	}
+	st.digest.add(&q.sum)
+	return nil
+}
+
+func (st *State) dropQuota(name string) {
+	q := st.quotas[name]
+	if q == nil {
+		return
+	}
+	delete(st.quotas, name)
+	for _, ns := range q.obj.Spec.Namespaces {
+		delete(st.quotaOf, ns)
+	}
+	st.digest.sub(&q.sum)
+}
+
+// charge counts a device of a model for a namespace.
+func (st *State) charge(namespace string, m modelKey, by int) {
+	if m == (modelKey{}) {
+		return
+	}
+	counts := st.charges[namespace]
+	if counts == nil {
+		counts = map[modelKey]int{}
+		st.charges[namespace] = counts
+	}
+	if counts[m] += by; counts[m] == 0 {
+		delete(counts, m)
+	}
+	if len(counts) == 0 {
+		delete(st.charges, namespace)
+	}
+}
+
+// budget is what a tenant may still take. A nil budget sets no limit.
+type budget struct {
+	models []string // that the tenant may use
+	limit  []int    // by place in models; math.MaxInt: no limit
+	used   []int
+
+	// The place of the model that was asked for last: fleets come in runs.
+	lastModel modelKey
+	lastPlace int
+}
+
+// budgetOf returns the budget of the Pod's tenant, without what is assumed for
+// the Pod itself; with nothing used where fresh is set.
+func (st *State) budgetOf(p *pod, fresh bool) *budget {
+	q := st.quotaOf[p.key.Namespace]
+	if q == nil {
+		return nil
+	}
+	b := &budget{models: q.models, limit: make([]int, len(q.models)), used: make([]int, len(q.models))}
+	for i := range q.obj.Spec.Models {
+		b.limit[i] = math.MaxInt
+		if l := q.obj.Spec.Models[i].Limit; l != nil {
+			b.limit[i] = int(*l)
+		}
+	}
+	if fresh {
+		return b
+	}
+	for _, ns := range q.obj.Spec.Namespaces {
+		for m, n := range st.charges[ns] {
+			if i := b.place(m); i >= 0 {
+				b.used[i] += n
+			}
+		}
+	}
+	if p.assumed != nil {
+		for _, h := range p.assumed.holds {
+			if i := b.place(h.use.model); i >= 0 {
+				b.used[i]--
+			}
+		}
+	}
+	return b
+}
+
+// place is where the model stands in the quota, or -1.
+func (b *budget) place(m modelKey) int {
+	if m != b.lastModel {
+		b.lastModel, b.lastPlace = m, slices.IndexFunc(b.models, m.has)
+	}
+	return b.lastPlace
+}
+
+// exempt: no quota speaks of devices without a model, those of other drivers.
+func exempt(m modelKey) bool { return m == (modelKey{}) }
+
+// refuses says why the tenant can't take n devices of the model, or "".
+func (b *budget) refuses(m modelKey, n int) string {
+	if b == nil || exempt(m) {
+		return ""
+	}
+	i := b.place(m)
+	switch {
+	case i < 0:
+		return "the tenant's quota does not list " + m.plain()
+	case b.limit[i]-b.used[i] < n:
+		return fmt.Sprintf("%d of %d %s in use by the tenant, %d wanted", b.used[i], b.limit[i], b.models[i], n)
+	}
+	return ""
+}
+
+// allows is refuses without the words.
+func (b *budget) allows(m modelKey, n int) bool {
+	if b == nil || exempt(m) {
+		return true
+	}
+	i := b.place(m)
+	return i >= 0 && b.limit[i]-b.used[i] >= n
+}
+
+// take charges one device; the model must be allowed.
+func (b *budget) take(m modelKey, by int) {
+	if b == nil || exempt(m) {
+		return
+	}
+	if i := b.place(m); i >= 0 {
+		b.used[i] += by
+	}
+}

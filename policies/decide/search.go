@@ -1,0 +1,517 @@
+package decide
+
+// The search for a set of devices on one node: depth first, in the order of
+// choice, exact. Two prunings keep it short without changing the answer: a
+// branch is left when fewer devices fit than are still needed (what does not
+// fit now will not fit deeper down), and a device is passed over when an equal
+// one has just failed in its place.
+
+import (
+	"encoding/binary"
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// maxSteps bounds the search on one node. Slices of other drivers are not to
+// be trusted: their counters can be made into a puzzle that nobody solves. A
+// search that is given up counts as "not enough devices", the same way on
+// every machine.
+const maxSteps = 200_000
+
+// memoAfter is the number of steps after which failures are remembered.
+const memoAfter = 200
+
+// search looks for devices on one node. It is reused from node to node.
+type search struct {
+	r *run
+	n *node
+	// fixed is the alternative for each request; -1: any.
+	fixed []int
+	// wishes are attributes that the devices of their request must share now.
+	wishes []*constraint
+	// looseQuota and looseConstraints leave checks out, to find out which of
+	// them is in the way.
+	looseQuota, looseConstraints bool
+
+	cands  [][]*device // by the alternative's place; nil: not looked up yet
+	chosen []choice
+	steps  int
+	failed map[string]struct{} // places where the search failed, see memoKey
+}
+
+// choice is a device chosen for an alternative.
+type choice struct {
+	alt   *alternative
+	dev   *device
+	takes quantities // of a device that is shared
+}
+
+// start begins with another node.
+func (s *search) start(n *node) {
+	s.n = n
+	if s.cands == nil {
+		s.cands = make([][]*device, len(s.r.prob.alts))
+		s.fixed = make([]int, len(s.r.prob.requests))
+	}
+	clear(s.cands)
+	for i := range s.fixed {
+		s.fixed[i] = -1
+	}
+	s.wishes, s.looseQuota, s.looseConstraints = nil, false, false
+}
+
+// solve searches under the present settings; chosen then holds the answer.
+func (s *search) solve() bool {
+	s.undo(0)
+	s.steps, s.failed = 0, nil
+	return s.request(0)
+}
+
+func (s *search) request(i int) bool {
+	if i == len(s.r.prob.requests) {
+		return true
+	}
+	req := s.r.prob.requests[i]
+	if f := s.fixed[i]; f >= 0 {
+		return s.alternative(req.alts[f])
+	}
+	return slices.ContainsFunc(req.alts, s.alternative)
+}
+
+func (s *search) candidates(a *alternative) []*device {
+	c := s.cands[a.place]
+	if c == nil {
+		if c = s.r.on(s.r.evaluate(a), s.n); c == nil {
+			c = []*device{}
+		}
+		s.cands[a.place] = c
+	}
+	return c
+}
+
+func (s *search) alternative(a *alternative) bool {
+	cands, need := s.candidates(a), a.count
+	if a.all {
+		count, ok := s.r.matchingOn(s.r.evaluate(a), s.n)
+		if need = len(cands); !ok || need == 0 || need != count {
+			return false
+		}
+	}
+	if len(cands) < need || s.chosenFor(a.request.claim)+need > maxDevicesPerClaim {
+		return false
+	}
+	return s.pick(a, cands, 0, need)
+}
+
+func (s *search) chosenFor(c *claimProblem) int {
+	n := 0
+	for i := range s.chosen {
+		if s.chosen[i].alt.request.claim == c {
+			n++
+		}
+	}
+	return n
+}
+
+// pick chooses need more devices, from the place from on.
+func (s *search) pick(a *alternative, cands []*device, from, need int) bool {
+	if need == 0 {
+		return s.request(a.request.index + 1)
+	}
+	if s.steps++; s.steps > maxSteps {
+		return false
+	}
+	if need > 1 && !a.all && !s.enough(a, cands[from:], need) {
+		return false
+	}
+	key := ""
+	if s.steps > memoAfter {
+		key = s.memoKey(a, cands, from, need)
+		if _, known := s.failed[key]; known {
+			return false
+		}
+	}
+	var tried []*device
+	for i := from; i <= len(cands)-need && s.steps <= maxSteps; i++ {
+		d := cands[i]
+		takes, ok := s.fits(a, d)
+		switch {
+		case !ok && a.all:
+			return false
+		case !ok, slices.ContainsFunc(tried, func(o *device) bool { return s.equal(a, o, d) }):
+			continue
+		}
+		s.chosen = append(s.chosen, choice{a, d, takes})
+		if !a.admin {
+			s.r.budget.take(d.model, 1)
+		}
+		if s.pick(a, cands, i+1, need-1) {
+			return true
+		}
+		s.undo(len(s.chosen) - 1)
+		if a.all {
+			return false
+		}
+		tried = append(tried, d)
+	}
+	if key != "" && s.steps <= maxSteps {
+		if s.failed == nil {
+			s.failed = map[string]struct{}{}
+		}
+		s.failed[key] = struct{}{}
+	}
+	return false
+}
+
+// undo takes back all but the first n choices.
+func (s *search) undo(n int) {
+	for _, c := range s.chosen[n:] {
+		if !c.alt.admin {
+			s.r.budget.take(c.dev.model, -1)
+		}
+	}
+	clear(s.chosen[n:])
+	s.chosen = s.chosen[:n]
+}
+
+// enough: that many devices fit as things stand.
+func (s *search) enough(a *alternative, cands []*device, need int) bool {
+	for i, d := range cands {
+		if len(cands)-i < need {
+			return false
+		}
+		if _, ok := s.fits(a, d); ok {
+			if need--; need == 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// fits says whether the device can join what is chosen, and what it takes of
+// the device's capacity where the device is shared.
+func (s *search) fits(a *alternative, d *device) (quantities, bool) {
+	again := false
+	for i := range s.chosen {
+		c := &s.chosen[i]
+		if c.dev != d {
+			continue
+		}
+		if !d.multi && (!a.admin || c.alt.request.claim == a.request.claim) {
+			return nil, false
+		}
+		again = true
+	}
+	if !s.looseConstraints && !s.joins(a, d) {
+		return nil, false
+	}
+	if !a.admin && !s.looseQuota && !s.r.budget.allows(d.model, 1) {
+		return nil, false
+	}
+	if len(d.spec.ConsumesCounters) > 0 && !s.countersFit(d, again) {
+		return nil, false
+	}
+	if !d.multi {
+		return nil, true
+	}
+	takes, err := consumption(a.capacity, d.spec)
+	if err != nil {
+		return nil, false
+	}
+	_, taken := s.r.heldByOthers(d)
+	if again {
+		for i := range s.chosen {
+			if s.chosen[i].dev == d {
+				taken = append(taken, s.chosen[i].takes)
+			}
+		}
+	}
+	return takes, capacityLeft(takes, d.spec, taken...) == ""
+}
+
+// joins: the constraints hold between the device and those chosen.
+func (s *search) joins(a *alternative, d *device) bool {
+	for _, k := range a.constraints {
+		if !s.holds(k, a, d) {
+			return false
+		}
+	}
+	if a.count > 1 && len(a.request.wishes) > 0 {
+		for _, k := range s.wishes {
+			if !s.holds(k, a, d) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (s *search) holds(k *constraint, a *alternative, d *device) bool {
+	v := k.valueOf(d)
+	if v.kind == 0 {
+		return false
+	}
+	for i := range s.chosen {
+		c := &s.chosen[i]
+		if c.alt.request.claim != a.request.claim || !(k.appliesTo(c.alt)) {
+			continue
+		}
+		if !k.allows(v, k.valueOf(c.dev)) {
+			return false
+		}
+		if k.kind != distinctValues {
+			break // the others have the same value
+		}
+	}
+	return true
+}
+
+// countersFit: the pool's counters suffice for the device beside those chosen.
+// A shared device that is in use has paid already.
+func (s *search) countersFit(d *device, again bool) bool {
+	if d.multi {
+		if held, _ := s.r.heldByOthers(d); held || again {
+			return true
+		}
+	}
+	left := s.r.countersOf(d.pool())
+	if left.overdrawn() {
+		return false
+	}
+	if consumers := s.consumers(d.pool()); len(consumers) > 0 {
+		left = left.clone()
+		for _, c := range consumers {
+			left.consume(c.spec)
+		}
+	}
+	return left.fits(d.spec)
+}
+
+// consumers are the chosen devices that consume counters of the pool, each
+// once for each time that it pays.
+func (s *search) consumers(p *pool) []*device {
+	var out []*device
+	for i := range s.chosen {
+		d := s.chosen[i].dev
+		if d.pool() != p || len(d.spec.ConsumesCounters) == 0 {
+			continue
+		}
+		if d.multi {
+			if held, _ := s.r.heldByOthers(d); held || slices.Contains(out, d) {
+				continue
+			}
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// equal: choosing one device or the other makes no difference to what can be
+// chosen after, so that where one has failed the other fails too.
+func (s *search) equal(a *alternative, x, y *device) bool {
+	if x.multi || y.multi || x.model != y.model {
+		return false
+	}
+	if len(x.spec.ConsumesCounters)+len(y.spec.ConsumesCounters) > 0 &&
+		(x.pool() != y.pool() || !reflect.DeepEqual(x.spec.ConsumesCounters, y.spec.ConsumesCounters)) {
+		return false
+	}
+	same := func(list []*constraint) bool {
+		return !slices.ContainsFunc(list, func(k *constraint) bool { return k.valueOf(x) != k.valueOf(y) })
+	}
+	if !same(a.constraints) || !same(s.wishes) {
+		return false
+	}
+	for _, req := range s.r.prob.requests[a.request.index+1:] {
+		for _, later := range req.alts {
+			cands := s.candidates(later)
+			if slices.Contains(cands, x) != slices.Contains(cands, y) || !same(later.constraints) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// memoKey describes everything on which the rest of the search depends: the
+// place, and of what is chosen only what still matters.
+func (s *search) memoKey(a *alternative, cands []*device, from, need int) string {
+	var b []byte
+	num := func(n int) { b = binary.AppendVarint(b, int64(n)) }
+	text := func(t string) { num(len(t)); b = append(b, t...) }
+	num(a.place)
+	num(from)
+	num(need)
+	rest := s.r.prob.requests[a.request.index+1:]
+	// Devices that come up again: later in a later request.
+	for i := range s.chosen {
+		c := &s.chosen[i]
+		num(c.alt.place)
+		again := c.dev.multi
+		for _, req := range rest {
+			for _, later := range req.alts {
+				again = again || slices.Contains(s.candidates(later), c.dev)
+			}
+		}
+		if again {
+			text(c.dev.id.String())
+		}
+		for _, k := range c.alt.constraints {
+			v := k.valueOf(c.dev)
+			num(int(v.kind))
+			text(v.text)
+			num(int(v.n))
+		}
+		if s.r.budget != nil {
+			num(s.r.budget.place(c.dev.model))
+		}
+		for _, k := range s.wishes {
+			v := k.valueOf(c.dev)
+			num(int(v.kind))
+			text(v.text)
+			num(int(v.n))
+		}
+	}
+	// Counters that something still to come consumes.
+	matters := map[*pool]map[string]bool{}
+	note := func(list []*device) {
+		for _, d := range list {
+			for _, consumes := range d.spec.ConsumesCounters {
+				if matters[d.pool()] == nil {
+					matters[d.pool()] = map[string]bool{}
+				}
+				matters[d.pool()][consumes.CounterSet] = true
+			}
+		}
+	}
+	note(cands[from:])
+	for _, req := range rest {
+		for _, later := range req.alts {
+			note(s.candidates(later))
+		}
+	}
+	for _, p := range slices.SortedFunc(maps.Keys(matters), func(x, y *pool) int { return comparePoolKeys(x.key, y.key) }) {
+		consumers := s.consumers(p)
+		if len(consumers) == 0 {
+			continue
+		}
+		left := s.r.countersOf(p).clone()
+		for _, d := range consumers {
+			left.consume(d.spec)
+		}
+		for _, set := range sortedKeys(matters[p]) {
+			for _, name := range sortedKeys(left[set]) {
+				q := left[set][name]
+				text(q.String())
+			}
+		}
+	}
+	return string(b)
+}
+
+// vector finds the first vector of alternatives, lexicographically, that the
+// node can serve, given those fixed already; fixed then holds it.
+func (s *search) vector() bool {
+	for i := range s.fixed {
+		if s.fixed[i] >= 0 {
+			continue
+		}
+		found := false
+		for j := range s.r.prob.requests[i].alts {
+			s.fixed[i] = j
+			if s.solve() {
+				found = true
+				break
+			}
+		}
+		if !found {
+			s.fixed[i] = -1
+			return false
+		}
+	}
+	return len(s.fixed) == 0 || s.solve()
+}
+
+// settle chooses the devices for the fixed vector: those that leave the fewest
+// wishes unmet, and of these the first in the order of choice. It returns the
+// number of unmet wishes.
+func (s *search) settle() (unmet int, ok bool) {
+	wishes := s.wishesOf()
+	if len(wishes) == 0 {
+		return 0, s.solve()
+	}
+	for unmet = range len(wishes) + 1 {
+		var best []choice
+		for kept := range combinations(len(wishes), len(wishes)-unmet) {
+			s.wishes = s.wishes[:0]
+			for _, i := range kept {
+				s.wishes = append(s.wishes, wishes[i])
+			}
+			if s.solve() && (best == nil || s.before(best)) {
+				best = slices.Clone(s.chosen)
+			}
+		}
+		if best != nil {
+			s.undo(0)
+			for _, c := range best {
+				s.chosen = append(s.chosen, c)
+				if !c.alt.admin {
+					s.r.budget.take(c.dev.model, 1)
+				}
+			}
+			s.wishes = nil
+			return unmet, true
+		}
+	}
+	s.wishes = nil
+	return 0, false
+}
+
+// wishesOf are the wishes of the request that has some and takes several
+// devices: one device shares everything with itself.
+func (s *search) wishesOf() []*constraint {
+	for i, req := range s.r.prob.requests {
+		if len(req.wishes) > 0 && req.alts[s.fixed[i]].count > 1 {
+			return req.wishes
+		}
+	}
+	return nil
+}
+
+// before: what is chosen comes before the other choice in the order of choice.
+func (s *search) before(other []choice) bool {
+	for i := range s.chosen {
+		if c := compareDevices(s.chosen[i].dev, other[i].dev); c != 0 {
+			return c < 0
+		}
+	}
+	return false
+}
+
+// combinations yields the ways to take k of n, in lexicographic order.
+func combinations(n, k int) func(yield func([]int) bool) {
+	return func(yield func([]int) bool) {
+		at := make([]int, k)
+		for i := range at {
+			at[i] = i
+		}
+		for {
+			if !yield(at) {
+				return
+			}
+			i := k - 1
+			for i >= 0 && at[i] == n-k+i {
+				i--
+			}
+			if i < 0 {
+				return
+			}
+			at[i]++
+			for j := i + 1; j < k; j++ {
+				at[j] = at[j-1] + 1
+			}
+		}
+	}
+}
