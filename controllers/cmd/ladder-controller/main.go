@@ -1,0 +1,107 @@
+// Command ladder-controller runs Ladder's controllers; so far the one that
+// turns AcceleratorPolicies into revisions and claim templates.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"gpuladder.dev/ladder/controllers/policy"
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+)
+
+// leaseName is the leader's Lease.
+const leaseName = "ladder-controller"
+
+type options struct {
+	leaderElect             bool
+	leaderElectionNamespace string
+	metricsBindAddress      string
+	healthProbeBindAddress  string
+}
+
+func (o *options) addFlags(fs *flag.FlagSet) {
+	fs.BoolVar(&o.leaderElect, "leader-elect", true, "wait for the Lease before working, so that several can run and one works")
+	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "ladder-system", "namespace of the Lease")
+	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":8080", "address of the metrics; 0 for none")
+	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
+}
+
+func main() {
+	var opts options
+	opts.addFlags(flag.CommandLine)
+	config.RegisterFlags(flag.CommandLine) // --kubeconfig
+	klog.InitFlags(flag.CommandLine)       // -v
+	flag.Parse()
+	ctrl.SetLogger(klog.Background())
+
+	if err := run(ctrl.SetupSignalHandler(), opts); err != nil {
+		klog.Background().Error(err, "ladder-controller failed")
+		klog.Flush()
+		os.Exit(1)
+	}
+	klog.Flush()
+}
+
+// run works until ctx ends and then gives the Lease back.
+func run(ctx context.Context, opts options) error {
+	if args := flag.Args(); len(args) > 0 {
+		return fmt.Errorf("reading the command line, unexpected arguments %q", args)
+	}
+	cfg, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the cluster, %w", err)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return fmt.Errorf("building a scheme, %w", err)
+	}
+	m, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         policy.CacheOptions(),
+		Metrics:                       server.Options{BindAddress: opts.metricsBindAddress},
+		HealthProbeBindAddress:        opts.healthProbeBindAddress,
+		LeaderElection:                opts.leaderElect,
+		LeaderElectionID:              leaseName,
+		LeaderElectionNamespace:       opts.leaderElectionNamespace,
+		LeaderElectionReleaseOnCancel: true, // main ends right after run
+	})
+	if err != nil {
+		return fmt.Errorf("building the manager, %w", err)
+	}
+	if err := errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+		return fmt.Errorf("adding probes, %w", err)
+	}
+	for _, c := range newControllers(m) {
+		if err := c.Register(ctx, m); err != nil {
+			return fmt.Errorf("registering controller %s, %w", c.Name(), err)
+		}
+	}
+	return m.Start(ctx)
+}
+
+// controller is what every package of a controller offers.
+type controller interface {
+	Name() string
+	Register(context.Context, ctrl.Manager) error
+}
+
+// newControllers is the list of all controllers.
+func newControllers(m ctrl.Manager) []controller {
+	clk := clock.RealClock{}
+	return []controller{
+		policy.NewController(clk, m.GetClient(), m.GetAPIReader(), m.GetEventRecorder("ladder-controller")),
+	}
+}
