@@ -12,6 +12,10 @@ import (
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
+// features are those of a 1.37 API server with its default feature gates. They
+// are package compile's too: the compiler is kept for one set of features.
+var features = cel.Features{EnableConsumableCapacity: true}
+
 // compiled remembers what became of each expression, empty for good: fleets
 // repeat a few.
 type compiled map[string]string
@@ -25,9 +29,11 @@ func (c compiled) check(expression string) string {
 	if len(expression) > resourceapi.CELSelectorExpressionMaxLength {
 		why = fmt.Sprintf("the CEL expression is longer than %d bytes; shorten it", resourceapi.CELSelectorExpressionMaxLength)
 	} else {
-		compiler := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true, EnableListTypeAttributes: true})
-		if result := compiler.CompileCELExpression(expression, cel.Options{DisableCostEstimation: true}); result.Error != nil {
+		switch result := cel.GetCompiler(features).CompileCELExpression(expression, cel.Options{}); {
+		case result.Error != nil:
 			why = "CEL does not compile: " + firstLine(result.Error.Detail) + "; correct the expression"
+		case result.MaxCost > resourceapi.CELSelectorExpressionMaxCost:
+			why = fmt.Sprintf("the CEL expression could cost more than the %d units that a selector may; make it simpler", resourceapi.CELSelectorExpressionMaxCost)
 		}
 	}
 	c[expression] = why

@@ -178,11 +178,14 @@ func (s *Set) addObject(src Source, object string, raw []byte, gvk schema.GroupV
 	if own, ok := obj.(ownObject); ok {
 		own.Default()
 		if errs := own.Validate(); len(errs) > 0 {
-			return fail(errs[0].Field, errs[0].ErrorBody()+more(len(errs)-1))
+			return &Error{
+				Source: src, Object: object, Field: errs[0].Field,
+				Msg: errs[0].ErrorBody() + more(len(errs)-1), All: errs,
+			}
 		}
 	}
 	if err := s.cel.selectors(obj); err != nil {
-		return fail(err.Field, err.Detail)
+		return &Error{Source: src, Object: object, Field: err.Field, Msg: err.Detail, All: field.ErrorList{err}}
 	}
 	if first, ok := s.index[o.key()]; ok {
 		return fail("metadata.name", fmt.Sprintf("is given twice, first in %s; keep one", s.Objects[first].Source))

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // maxMessage bounds one part of an error's line, in bytes: input is untrusted
@@ -45,6 +47,9 @@ type Error struct {
 	Field string
 	// Msg says what is wrong and, after a semicolon, what to do about it.
 	Msg string
+	// All lists every mistake of an object that was decoded but is not valid,
+	// the one above included.
+	All field.ErrorList
 	// Err is the cause, where there is one to branch on.
 	Err error
 }

@@ -1,0 +1,234 @@
+package decision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/decide"
+	"gpuladder.dev/ladder/policies/journal"
+	"gpuladder.dev/ladder/policies/manifest"
+	"gpuladder.dev/ladder/tools/internal/cluster"
+	"gpuladder.dev/ladder/tools/internal/command"
+)
+
+// explainFlags are the flags of explain.
+type explainFlags struct {
+	files     command.Files
+	cluster   cluster.Flags
+	format    command.Format
+	now       string
+	bundle    string
+	examples  int
+	all       bool
+	namespace string
+	pod       string
+}
+
+// NewExplainCommand returns `ladder explain`.
+func NewExplainCommand(s command.Streams) *cobra.Command {
+	var f explainFlags
+	cmd := &cobra.Command{
+		Use:   "explain POD [-n NAMESPACE]",
+		Short: "Say why a Pod got what it got, or why it waits",
+		Long: `Explain shows the record of a Pod's last decision: the tier, node and devices
+first, then tier by tier what became of every other device.
+
+The record comes from the cluster (the Pod's AllocationDecision), from files
+(-f: decided as ` + "`decide`" + ` does, or an AllocationDecision among them), or from a
+bundle or scheduler journal (--bundle). Records in the cluster name a few
+devices for each reason; --all, with files or a bundle, names every one.`,
+		Example: `  {{ladder}} explain train-0 -n team-a
+  {{ladder}} explain team-a/train-0 -f cluster.yaml --all
+  {{ladder}} explain train-0 -n team-a --bundle run.jsonl -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.complete(args[0]); err != nil {
+				return command.BadInput(err)
+			}
+			d, err := f.find(cmd.Context(), s)
+			if err != nil {
+				return err
+			}
+			return command.Printed(f.format.Write(s.Out, d, func(w io.Writer) error {
+				p := printer{Streams: s}
+				p.full(d)
+				return p.flush(w)
+			}))
+		},
+	}
+	f.files.Flags(cmd)
+	f.cluster.Flags(cmd)
+	f.format.Flag(cmd)
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "the Pod's namespace")
+	cmd.Flags().StringVar(&f.bundle, "bundle", "", "read this bundle or scheduler journal")
+	cmd.Flags().StringVar(&f.now, "now", "", "with -f: evaluation time in RFC 3339 (default: the newest time in the input)")
+	cmd.Flags().IntVar(&f.examples, "examples", 3, "how many devices to name for each reason")
+	cmd.Flags().BoolVar(&f.all, "all", false, "name every device")
+	cmd.MarkFlagsMutuallyExclusive("examples", "all")
+	cmd.MarkFlagsMutuallyExclusive("filename", "bundle")
+	return cmd
+}
+
+// complete takes the Pod's name apart.
+func (f *explainFlags) complete(pod string) error {
+	f.pod = strings.TrimPrefix(strings.TrimPrefix(pod, "pod/"), "pods/")
+	if namespace, name, ok := strings.Cut(f.pod, "/"); ok {
+		if f.namespace != "" && f.namespace != namespace {
+			return fmt.Errorf("the Pod is in namespace %s by its name and in %s by -n; leave one out", namespace, f.namespace)
+		}
+		f.namespace, f.pod = namespace, name
+	}
+	if f.pod == "" {
+		return errors.New("explain needs the name of a Pod")
+	}
+	if f.all {
+		f.examples = allExamples
+	}
+	return nil
+}
+
+// find gets the decision from wherever the flags say.
+func (f *explainFlags) find(ctx context.Context, s command.Streams) (*decide.Decision, error) {
+	switch {
+	case f.bundle != "":
+		return f.fromBundle()
+	case len(f.files.Paths) > 0:
+		return f.fromFiles(s)
+	}
+	return f.fromCluster(ctx, s)
+}
+
+func (f *explainFlags) fromCluster(ctx context.Context, s command.Streams) (*decide.Decision, error) {
+	client, err := f.cluster.Connect()
+	if err != nil {
+		return nil, command.Failed(err)
+	}
+	if f.namespace == "" {
+		f.namespace = client.Namespace
+	}
+	record, err := client.LastDecision(ctx, f.namespace, f.pod)
+	if err != nil {
+		return nil, command.Failed(err)
+	}
+	if f.all {
+		s.Warn("records in the cluster name a few devices for each reason; for every one use --bundle with the scheduler's journal%s", at(record))
+	}
+	return &decide.Decision{Namespace: record.Namespace, AllocationDecisionSpec: record.Spec}, nil
+}
+
+func at(record *v1alpha1.AllocationDecision) string {
+	if record.Spec.Journal == "" {
+		return ""
+	}
+	return " (" + record.Spec.Journal + ")"
+}
+
+func (f *explainFlags) fromFiles(s command.Streams) (*decide.Decision, error) {
+	now, err := parseNow(f.now)
+	if err != nil {
+		return nil, command.BadInput(err)
+	}
+	set, err := f.files.Read(s)
+	if err != nil {
+		return nil, err
+	}
+	if d := f.recorded(set); d != nil {
+		return d, nil
+	}
+	decisions, err := Run(set, Settings{Now: now, Examples: f.examples})
+	if err != nil {
+		return nil, command.Failed(err)
+	}
+	var found []*decide.Decision
+	for _, d := range decisions {
+		if f.is(d.Namespace, d.Pod) {
+			found = append(found, d)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, command.Failed(f.absent(set))
+	case 1:
+		return found[0], nil
+	}
+	return nil, command.BadInput(fmt.Errorf("several namespaces have a Pod %s; say which with -n", f.pod))
+}
+
+// recorded is the newest AllocationDecision of the Pod among the files.
+func (f *explainFlags) recorded(set *manifest.Set) *decide.Decision {
+	var newest *v1alpha1.AllocationDecision
+	for r := range manifest.All[*v1alpha1.AllocationDecision](set) {
+		if f.is(r.Namespace, r.Spec.Pod) && (newest == nil || cluster.Newer(r, newest)) {
+			newest = r
+		}
+	}
+	if newest == nil {
+		return nil
+	}
+	return &decide.Decision{Namespace: newest.Namespace, AllocationDecisionSpec: newest.Spec}
+}
+
+// absent says why there is no decision for the Pod in the files.
+func (f *explainFlags) absent(set *manifest.Set) error {
+	for pod := range manifest.All[*corev1.Pod](set) {
+		if !f.is(pod.Namespace, pod.Name) {
+			continue
+		}
+		switch {
+		case pod.Spec.NodeName != "":
+			return fmt.Errorf("the Pod %s/%s is on node %s already; give its AllocationDecision or the scheduler's journal to see why", pod.Namespace, pod.Name, pod.Spec.NodeName)
+		case !manifest.Undecided(pod):
+			return fmt.Errorf("the Pod %s/%s is done or being deleted", pod.Namespace, pod.Name)
+		}
+		return fmt.Errorf("the Pod %s/%s asks for no devices: it has neither the label %s nor resourceClaims", pod.Namespace, pod.Name, v1alpha1.LabelPolicy)
+	}
+	return fmt.Errorf("no Pod %s in the input%s", f.pod, in(f.namespace))
+}
+
+func (f *explainFlags) fromBundle() (*decide.Decision, error) {
+	file, err := os.Open(f.bundle)
+	if err != nil {
+		return nil, command.BadInput(err)
+	}
+	defer file.Close()
+	var last *journal.Step
+	namespaces := map[string]bool{}
+	_, err = journal.Walk(file, journal.Options{Examples: &f.examples, OnDecision: func(step journal.Step) {
+		if f.is(step.Query.Pod.Namespace, step.Query.Pod.Name) {
+			namespaces[step.Query.Pod.Namespace] = true
+			last = &step
+		}
+	}})
+	switch {
+	case err != nil:
+		return nil, command.BadInput(fmt.Errorf("%s: %w", f.bundle, err))
+	case last == nil:
+		return nil, command.Failed(fmt.Errorf("%s: no decision about a Pod %s%s", f.bundle, f.pod, in(f.namespace)))
+	case len(namespaces) > 1:
+		return nil, command.BadInput(fmt.Errorf("several namespaces have a Pod %s; say which with -n", f.pod))
+	case last.Err != nil:
+		return nil, command.Failed(fmt.Errorf("%s: line %d: Pod %s could not be decided: %w", f.bundle, last.Line, types.NamespacedName(last.Query.Pod), last.Err))
+	}
+	return last.Decision, nil
+}
+
+// is says whether a Pod is the one that is asked about.
+func (f *explainFlags) is(namespace, name string) bool {
+	return name == f.pod && (f.namespace == "" || namespace == f.namespace)
+}
+
+func in(namespace string) string {
+	if namespace == "" {
+		return ""
+	}
+	return " in namespace " + namespace
+}

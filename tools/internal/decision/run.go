@@ -1,0 +1,114 @@
+package decision
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/decide"
+	"gpuladder.dev/ladder/policies/journal"
+	"gpuladder.dev/ladder/policies/manifest"
+)
+
+// engine is a decide.State, journalled or not.
+type engine interface {
+	Put(runtime.Object) error
+	Decide(decide.Query) (*decide.Decision, error)
+	Assume(*decide.Decision, bool) error
+}
+
+// Settings say how Run decides.
+type Settings struct {
+	// Now is the evaluation time; zero means the newest time in the input, and
+	// where there is none the beginning of 1970.
+	Now time.Time
+	// Examples are the devices named for each reason; negative for all.
+	Examples int
+	// Journal, where not nil, gets the bundle.
+	Journal io.Writer
+}
+
+// Run decides every Pod of the set that waits for devices, one after another;
+// each sees what the earlier ones took. Errors are of *manifest.Error, except
+// for one of writing the journal.
+func Run(set *manifest.Set, s Settings) ([]*decide.Decision, error) {
+	opts := decide.Options{NodeChecks: decide.BuiltinNodeChecks, Examples: s.Examples}
+	var e engine
+	var recorder *journal.Recorder
+	if s.Journal != nil {
+		recorder = journal.NewRecorder(opts, "", s.Journal)
+		e = recorder
+	} else {
+		e = decide.NewState(opts)
+	}
+	for _, o := range set.Objects {
+		if _, record := o.Object.(*v1alpha1.AllocationDecision); record {
+			continue
+		}
+		if err := e.Put(o.Object); err != nil {
+			return nil, blame(o, err)
+		}
+	}
+	now := s.Now
+	if now.IsZero() {
+		now = set.Newest()
+	}
+	if now.IsZero() {
+		now = time.Unix(0, 0)
+	}
+	decisions := []*decide.Decision{}
+	for _, q := range queue(set) {
+		d, err := e.Decide(decide.Query{
+			Pod: types.NamespacedName{Namespace: q.pod.Namespace, Name: q.pod.Name},
+			Now: now.UTC(), Attempt: 1,
+		})
+		if err != nil {
+			return nil, blame(q.source, err)
+		}
+		if err := e.Assume(d, false); err != nil {
+			return nil, blame(q.source, err)
+		}
+		decisions = append(decisions, d)
+	}
+	if recorder != nil {
+		if err := recorder.Flush(); err != nil {
+			return nil, err
+		}
+	}
+	return decisions, nil
+}
+
+// blame says that the engine refuses an object, with the field where it tells one.
+func blame(o manifest.Object, err error) error {
+	var f *field.Error
+	if errors.As(err, &f) {
+		return &manifest.Error{Source: o.Source, Object: o.String(), Field: f.Field, Msg: f.ErrorBody(), Err: err}
+	}
+	return &manifest.Error{Source: o.Source, Object: o.String(), Msg: err.Error(), Err: err}
+}
+
+// tally counts decisions by outcome.
+func tally(decisions []*decide.Decision) map[v1alpha1.Outcome]int {
+	n := map[v1alpha1.Outcome]int{}
+	for _, d := range decisions {
+		n[d.Outcome]++
+	}
+	return n
+}
+
+// summary is the tally in one line.
+func summary(decisions []*decide.Decision) string {
+	n := tally(decisions)
+	pods := "Pods"
+	if len(decisions) == 1 {
+		pods = "Pod"
+	}
+	return fmt.Sprintf("%d %s: %d allocated, %d pending, %d unsatisfiable", len(decisions), pods,
+		n[v1alpha1.OutcomeAllocated], n[v1alpha1.OutcomePending], n[v1alpha1.OutcomeUnsatisfiable])
+}
