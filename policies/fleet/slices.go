@@ -35,8 +35,8 @@ const (
 
 // Slices returns new ResourceSlices for all nodes with GPUs: one pool for each
 // node, in the order of the file. They are named <index>-<driver>-<node>, the
-// index in hexadecimal and of equal length within a pool, which is how the
-// kubelet plugin library starts the names of its slices. Call it on a valid fleet.
+// index as five hexadecimal digits, which is how the kubelet plugin library
+// starts the names of its slices. Call it on a valid fleet.
 func (f *Fleet) Slices() []*resourcev1.ResourceSlice {
 	var all []*resourcev1.ResourceSlice
 	for i := range f.Groups {
@@ -69,13 +69,12 @@ func (f *Fleet) Devices(node string) ([]resourcev1.Device, error) {
 // poolSlices splits devices over as many slices as the API asks for.
 func poolSlices(node string, devices []resourcev1.Device) []*resourcev1.ResourceSlice {
 	parts := slices.Collect(slices.Chunk(devices, resourcev1.ResourceSliceMaxDevices))
-	width := len(fmt.Sprintf("%x", max(len(parts)-1, 0)))
 	made := make([]*resourcev1.ResourceSlice, len(parts))
 	for i, part := range parts {
 		made[i] = &resourcev1.ResourceSlice{
 			TypeMeta: metav1.TypeMeta{APIVersion: resourcev1.SchemeGroupVersion.String(), Kind: "ResourceSlice"},
 			ObjectMeta: metav1.ObjectMeta{
-				Name: fmt.Sprintf("%0*x-%s-%s", width, i, v1alpha1.DriverName, node),
+				Name: fmt.Sprintf("%05x-%s-%s", i, v1alpha1.DriverName, node),
 			},
 			Spec: resourcev1.ResourceSliceSpec{
 				Driver:   v1alpha1.DriverName,

@@ -299,7 +299,7 @@ func TestGoldenDevice(t *testing.T) {
 	const want = `apiVersion: resource.k8s.io/v1
 kind: ResourceSlice
 metadata:
-  name: 0-gpu.gpuladder.dev-g-0000
+  name: 00000-gpu.gpuladder.dev-g-0000
 spec:
   devices:
   - attributes:

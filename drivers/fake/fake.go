@@ -1,0 +1,66 @@
+// Package fake is the inventory of a node that does not exist: the boards that
+// a fleet file gives it, and faults by request.
+package fake
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"gpuladder.dev/ladder/drivers/inventory"
+	"gpuladder.dev/ladder/policies/fleet"
+)
+
+// Inventory is the inventory of one node of a fleet.
+type Inventory struct {
+	changed chan struct{}
+
+	mu      sync.Mutex
+	devices []resourcev1.Device
+}
+
+var _ inventory.Inventory = &Inventory{}
+
+// New returns the inventory of a node of a fleet. It fails if the fleet has no
+// such node.
+func New(f *fleet.Fleet, node string) (*Inventory, error) {
+	devices, err := f.Devices(node)
+	if err != nil {
+		return nil, fmt.Errorf("making inventory, %w", err)
+	}
+	return &Inventory{changed: make(chan struct{}, 1), devices: devices}, nil
+}
+
+// Devices implements [inventory.Inventory].
+func (i *Inventory) Devices(context.Context) ([]resourcev1.Device, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	devices := make([]resourcev1.Device, len(i.devices))
+	for n := range i.devices {
+		i.devices[n].DeepCopyInto(&devices[n])
+	}
+	return devices, nil
+}
+
+// Changed implements [inventory.Inventory].
+func (i *Inventory) Changed() <-chan struct{} { return i.changed }
+
+// SetTaints makes the device carry exactly these taints: a fault, or with none
+// its end. It fails if the node has no such device.
+func (i *Inventory) SetTaints(device string, taints ...resourcev1.DeviceTaint) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n := slices.IndexFunc(i.devices, func(d resourcev1.Device) bool { return d.Name == device })
+	if n < 0 {
+		return fmt.Errorf("tainting device, there is no %q", device)
+	}
+	i.devices[n].Taints = slices.Clone(taints)
+	select {
+	case i.changed <- struct{}{}:
+	default: // one signal is waiting already and will see this change too
+	}
+	return nil
+}
