@@ -15,6 +15,7 @@ import (
 // +kubebuilder:printcolumn:name="Revision",type=integer,JSONPath=`.status.activeRevision`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="metadata.name must be no more than 63 characters, since it is also a label's value"
 type AcceleratorPolicy struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata.
@@ -30,6 +31,10 @@ type AcceleratorPolicy struct {
 
 // AcceleratorPolicySpec is the content of a policy. Everything but
 // activeRevision is copied into each PolicyRevision.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.preferAttributes) || !has(self.constraints) || !has(self.constraints.matchAttributes) || !self.preferAttributes.exists(a, a in self.constraints.matchAttributes)",message="contradicts constraints.matchAttributes, which demands the same attribute",fieldPath=".preferAttributes"
+// +kubebuilder:validation:XValidation:rule="self.driver != 'gpu.nvidia.com' || !self.tiers.exists(t, has(t.models) && t.models.exists(m, m.contains(' ') || m.contains('-')))",message="with driver gpu.nvidia.com a model is one word of productName, without space or hyphen",fieldPath=".tiers"
+// +kubebuilder:validation:XValidation:rule="self.tiers.all(j, b, self.tiers.all(i, a, i >= j || (has(a.count) ? a.count : self.count) > (has(b.count) ? b.count : self.count) || (has(a.after) && duration(a.after) > (has(b.after) ? duration(b.after) : duration('0s'))) || (has(a.models) && a.models.size() > 0 && (!has(b.models) || b.models.size() == 0 || !b.models.all(m, m in a.models))) || (has(a.selectors) && a.selectors.size() > 0 && !(has(b.selectors) && a.selectors.all(x, x in b.selectors)))))",message="a tier can never be used when one before it accepts all of its devices, needs no more of them and no longer wait",fieldPath=".tiers"
 type AcceleratorPolicySpec struct {
 	// driver says whose attributes the shorthand fields mean:
 	// gpu.gpuladder.dev or gpu.nvidia.com.
@@ -76,7 +81,10 @@ type AcceleratorPolicySpec struct {
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=96
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z_][A-Za-z0-9_]{0,31}$`
+	// +kubebuilder:validation:items:XValidation:rule="self.indexOf('/') <= 63",message="the domain must be no more than 63 characters"
 	PreferAttributes []string `json:"preferAttributes,omitempty"`
 
 	// preempts says whose devices may be taken back for a Pod of this policy.
@@ -87,6 +95,7 @@ type AcceleratorPolicySpec struct {
 	// namespaceSelector says which namespaces may use the policy. Empty: every
 	// namespace.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && e.values.size() > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || e.values.size() == 0))",message="operator must be In or NotIn with values, or Exists or DoesNotExist without",fieldPath=".matchExpressions"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
 	// retry bounds what is tried again after a failure between decision and bind.
@@ -111,6 +120,7 @@ type AcceleratorPolicySpec struct {
 type Constraints struct {
 	// minMemory is the least device memory, in bytes.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="must be greater than zero"
 	MinMemory *resource.Quantity `json:"minMemory,omitempty"`
 	// minComputeCapability is the least CUDA compute capability, such as "8.0".
 	// +optional
@@ -130,6 +140,7 @@ type Constraints struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:Pattern=`^\S(.*\S)?$`
 	Architectures []string `json:"architectures,omitempty"`
 	// isolation Exclusive excludes devices that several claims may share.
 	// +optional
@@ -140,13 +151,17 @@ type Constraints struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=10240
+	// +kubebuilder:validation:items:Pattern=`\S`
 	Selectors []string `json:"selectors,omitempty"`
 	// matchAttributes are fully qualified attributes, such as
 	// resource.kubernetes.io/numaNode, that all devices of the Pod must share.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=96
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z_][A-Za-z0-9_]{0,31}$`
+	// +kubebuilder:validation:items:XValidation:rule="self.indexOf('/') <= 63",message="the domain must be no more than 63 characters"
 	MatchAttributes []string `json:"matchAttributes,omitempty"`
 }
 
@@ -165,6 +180,7 @@ type Tier struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:Pattern=`^\S(.*\S)?$`
 	Models []string `json:"models,omitempty"`
 	// selectors are CEL expressions over `device`; each must be true.
 	// +optional
@@ -172,6 +188,7 @@ type Tier struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=10240
+	// +kubebuilder:validation:items:Pattern=`\S`
 	Selectors []string `json:"selectors,omitempty"`
 	// count overrides the policy's count for this tier, 1 to 32.
 	// +optional
@@ -181,6 +198,10 @@ type Tier struct {
 	// after is how long a Pod must have waited, from its creation, before this
 	// tier may be used; waiting exactly as long is enough.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^(0|([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+)$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration of less than 290 years"
 	After *metav1.Duration `json:"after,omitempty"`
 }
 
@@ -231,6 +252,8 @@ const (
 )
 
 // RetryPolicy bounds retries.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.maxBackoff) || !has(self.initialBackoff) || duration(self.maxBackoff) >= duration(self.initialBackoff)",message="must not be below initialBackoff",fieldPath=".maxBackoff"
 type RetryPolicy struct {
 	// maxAttempts is the number of attempts in all, 1 to 100.
 	// +optional
@@ -241,18 +264,32 @@ type RetryPolicy struct {
 	// initialBackoff is the wait after the first failure; it doubles each time.
 	// +optional
 	// +kubebuilder:default="1s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^(0|([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+)$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration of less than 290 years"
 	InitialBackoff *metav1.Duration `json:"initialBackoff,omitempty"`
 	// maxBackoff caps the wait.
 	// +optional
 	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^(0|([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+)$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration of less than 290 years"
 	MaxBackoff *metav1.Duration `json:"maxBackoff,omitempty"`
 	// deadline is how long after the first failure attempts go on.
 	// +optional
-	// +kubebuilder:default="1h"
+	// +kubebuilder:default="1h0m0s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^(0|([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+)$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration of less than 290 years"
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
 }
 
 // OnUnhealthy says what happens to a bound Pod whose device has failed.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.gracePeriod) || self.action == 'Evict'",message="may be set only where action is Evict",fieldPath=".gracePeriod"
 type OnUnhealthy struct {
 	// action is what happens.
 	// +optional
@@ -261,6 +298,11 @@ type OnUnhealthy struct {
 	// gracePeriod is how long the Pod keeps the device after the failure is
 	// confirmed; only with Evict.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^(0|([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+)$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration of less than 290 years"
+	// +kubebuilder:validation:XValidation:rule="duration(self).getMilliseconds() % 1000 == 0",message="must be whole seconds, as a toleration's are"
 	GracePeriod *metav1.Duration `json:"gracePeriod,omitempty"`
 }
 
@@ -299,12 +341,14 @@ type AcceleratorPolicyStatus struct {
 	UsableRevisions []int64 `json:"usableRevisions,omitempty"`
 	// templateName is the ResourceClaimTemplate of the active revision.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	TemplateName string `json:"templateName,omitempty"`
 	// conditions are Ready and what hinders it.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 

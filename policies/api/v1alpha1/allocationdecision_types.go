@@ -28,18 +28,29 @@ type AllocationDecision struct {
 
 // AllocationDecisionSpec is the record; the same fields make one line of the
 // audit log and one entry of `ladder decide -o json`.
+//
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="is immutable"
+// +kubebuilder:validation:XValidation:rule="self.outcome == 'Allocated' || !has(self.tier)",message="may be set only where outcome is Allocated",fieldPath=".tier"
+// +kubebuilder:validation:XValidation:rule="self.outcome == 'Allocated' || !has(self.tierIndex)",message="may be set only where outcome is Allocated",fieldPath=".tierIndex"
+// +kubebuilder:validation:XValidation:rule="self.outcome == 'Allocated' || !has(self.node)",message="may be set only where outcome is Allocated",fieldPath=".node"
+// +kubebuilder:validation:XValidation:rule="self.outcome == 'Allocated' || !has(self.devices) || self.devices.size() == 0",message="may be set only where outcome is Allocated",fieldPath=".devices"
+// +kubebuilder:validation:XValidation:rule="self.outcome != 'Allocated' || !has(self.class)",message="may be set only where outcome is not Allocated",fieldPath=".class"
 type AllocationDecisionSpec struct {
 	// pod is the Pod's name; the namespace is the record's own.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Pod string `json:"pod,omitempty"`
 	// podUID tells two Pods of one name apart.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	PodUID types.UID `json:"podUID,omitempty"`
 	// claim is the ResourceClaim's name, when there is exactly one or when it
 	// is the policy's.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Claim string `json:"claim,omitempty"`
 	// outcome says whether devices were found.
@@ -47,6 +58,7 @@ type AllocationDecisionSpec struct {
 	Outcome Outcome `json:"outcome,omitempty"`
 	// message says the outcome in one sentence.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 	// class is the failure class, where the outcome is not Allocated.
@@ -54,6 +66,7 @@ type AllocationDecisionSpec struct {
 	Class FailureClass `json:"class,omitempty"`
 	// policy is the AcceleratorPolicy's name; empty for a claim without one.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Policy string `json:"policy,omitempty"`
 	// policyRevision is the revision that was used.
@@ -61,26 +74,32 @@ type AllocationDecisionSpec struct {
 	PolicyRevision int64 `json:"policyRevision,omitempty"`
 	// policyHash is the revision's content hash.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=71
 	PolicyHash string `json:"policyHash,omitempty"`
 	// tier is the chosen tier's name.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	Tier string `json:"tier,omitempty"`
 	// tierIndex is the chosen tier's place, from 0.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	TierIndex *int32 `json:"tierIndex,omitempty"`
 	// node is the chosen node.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
 	// devices are the chosen devices, in the order of the requests.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1024
 	Devices []DecidedDevice `json:"devices,omitempty"`
 	// tiers is the evidence, one entry for each tier in order.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1024
 	Tiers []TierEvidence `json:"tiers,omitempty"`
 	// attempt counts from 1.
 	// +optional
@@ -88,18 +107,22 @@ type AllocationDecisionSpec struct {
 	// idempotencyKey is the claim's UID and the revision: a repeated attempt
 	// with the same key never allocates twice.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	IdempotencyKey string `json:"idempotencyKey,omitempty"`
 	// inputDigest identifies the snapshot that was decided on.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	InputDigest string `json:"inputDigest,omitempty"`
 	// journal is the position in the scheduler's journal, where there is one.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Journal string `json:"journal,omitempty"`
 	// engineVersion is the version of the decision engine's rules.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	EngineVersion string `json:"engineVersion,omitempty"`
 	// decidedAt is the evaluation time.
@@ -126,26 +149,32 @@ const (
 type DecidedDevice struct {
 	// driver is the DRA driver.
 	// +required
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Driver string `json:"driver,omitempty"`
 	// pool is the resource pool.
 	// +required
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
 	// device is the device's name in the pool.
 	// +required
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Device string `json:"device,omitempty"`
 	// claim is the claim's reference name in the Pod, where the Pod has several.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Claim string `json:"claim,omitempty"`
 	// request is the request, with the chosen alternative after a slash.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=127
 	Request string `json:"request,omitempty"`
 	// model is the device's model as its slice told it.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Model string `json:"model,omitempty"`
 }
@@ -167,6 +196,7 @@ const (
 type TierEvidence struct {
 	// name is the tier's name, or request/alternative for a claim without a policy.
 	// +required
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	Name string `json:"name,omitempty"`
 	// outcome says what became of the tier.
@@ -177,6 +207,7 @@ type TierEvidence struct {
 	// the devices of the fleet.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
 	Rejections []Rejection `json:"rejections,omitempty"`
 }
 
@@ -191,6 +222,7 @@ type Rejection struct {
 	// examples are the first few of them in the order of choice.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
 	Examples []RejectionExample `json:"examples,omitempty"`
 }
 
@@ -198,18 +230,22 @@ type Rejection struct {
 type RejectionExample struct {
 	// node is the device's node, where it has one.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
 	// pool is the device's pool.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
 	// device is the device's name.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Device string `json:"device,omitempty"`
 	// detail says what was found and what was wanted.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Detail string `json:"detail,omitempty"`
 }

@@ -34,19 +34,24 @@ type DeviceMigrationSpec struct {
 	// policy is the AcceleratorPolicy that moved workloads get.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Policy string `json:"policy,omitempty"`
 	// legacyResource is the extended resource that the device plugin serves.
 	// +optional
 	// +kubebuilder:default="nvidia.com/gpu"
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:MaxLength=127
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?kubernetes[.]io/')",message="must not be in the domain kubernetes.io"
 	LegacyResource string `json:"legacyResource,omitempty"`
 	// selector picks the Pods by label. Empty: every Pod that asks for legacyResource.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && e.values.size() > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || e.values.size() == 0))",message="operator must be In or NotIn with values, or Exists or DoesNotExist without",fieldPath=".matchExpressions"
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 	// namespaceSelector picks the namespaces. Empty: every namespace.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && e.values.size() > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || e.values.size() == 0))",message="operator must be In or NotIn with values, or Exists or DoesNotExist without",fieldPath=".matchExpressions"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 	// waves are the parts of the workloads that move, in percent, rising.
 	// +required
@@ -55,10 +60,11 @@ type DeviceMigrationSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Minimum=1
 	// +kubebuilder:validation:items:Maximum=100
-	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || self.map(i, i) == self.map(i, i).sort()",message="must rise from wave to wave"
+	// +kubebuilder:validation:XValidation:rule="self.all(i, w, i == 0 || self[i - 1] < w)",message="must rise from wave to wave"
 	Waves []int32 `json:"waves,omitempty"`
 	// gates must hold before the next wave.
 	// +optional
+	// +kubebuilder:default={}
 	Gates MigrationGates `json:"gates,omitzero"`
 	// onGateFailure says what a failed gate does.
 	// +optional
@@ -110,9 +116,14 @@ type MigrationGates struct {
 	// +optional
 	// +kubebuilder:default=20
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
 	MinSample *int32 `json:"minSample,omitempty"`
 	// soak is the least time a wave runs.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^(0|([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+)$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration of less than 290 years"
 	Soak *metav1.Duration `json:"soak,omitempty"`
 	// maxSuccessRateDrop is how far the DRA cohort's success rate may lie below.
 	// +optional
@@ -148,6 +159,7 @@ type DeviceMigrationStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 

@@ -34,12 +34,12 @@ func (r *PolicyRevision) Validate() field.ErrorList {
 		errs = append(errs, validatePattern(r.Spec.Hash, contentHash, path.Child("hash"))...)
 	}
 	errs = append(errs, r.Spec.PolicySpec.Validate(path.Child("policySpec"))...)
-	if len(errs) == 0 && r.Spec.PolicySpec.ActiveRevision != nil {
-		errs = append(errs, field.Forbidden(path.Child("policySpec", "activeRevision"), "a revision does not name the active one"))
+	if r.Spec.PolicySpec.ActiveRevision != nil {
+		errs = append(errs, field.Invalid(path.Child("policySpec", "activeRevision"), *r.Spec.PolicySpec.ActiveRevision, "a revision does not name the active one"))
 	}
 	errs = append(errs, validateEnum(r.Spec.State, path.Child("state"), RevisionUsable, RevisionWithdrawn)...)
-	if len(errs) > 0 {
-		return errs // the name can be judged only by sound fields
+	if r.Spec.Policy == "" || len(r.Spec.Policy) > maxPolicyName || r.Spec.Revision == 0 {
+		return errs // there is nothing to judge the name by
 	}
 	if want := RevisionName(r.Spec.Policy, r.Spec.Revision); r.Name != want {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), r.Name, fmt.Sprintf("must be <policy>-<revision>, %s", want)))

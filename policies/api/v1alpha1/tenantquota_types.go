@@ -33,6 +33,7 @@ type TenantQuotaSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Namespaces []string `json:"namespaces,omitempty"`
 	// weight is the tenant's share of what is not guaranteed, relative to others.
 	// +optional
@@ -50,12 +51,14 @@ type TenantQuotaSpec struct {
 }
 
 // ModelQuota is a tenant's part of one model.
+//
 // +kubebuilder:validation:XValidation:rule="!has(self.limit) || self.guaranteed <= self.limit",message="must not be above limit",fieldPath=".guaranteed"
 type ModelQuota struct {
 	// model is the device model, such as H100.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^\S(.*\S)?$`
 	Model string `json:"model,omitempty"`
 	// guaranteed devices are never reclaimed from the tenant.
 	// +optional
@@ -79,11 +82,13 @@ type TenantQuotaStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=model
+	// +kubebuilder:validation:MaxItems=1024
 	Models []ModelUsage `json:"models,omitempty"`
 	// conditions are Ready and what hinders it.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 

@@ -1,9 +1,8 @@
 package v1alpha1
 
 import (
-	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
-
 	"k8s.io/apimachinery/pkg/util/sets"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -57,7 +56,7 @@ func (m *ModelQuota) validate(path *field.Path) field.ErrorList {
 	}
 	errs = append(errs, validateRange(&m.Guaranteed, 0, maxQuota, path.Child("guaranteed"))...)
 	errs = append(errs, validateRange(m.Limit, 0, maxQuota, path.Child("limit"))...)
-	if len(errs) == 0 && m.Limit != nil && m.Guaranteed > *m.Limit {
+	if m.Limit != nil && m.Guaranteed > *m.Limit {
 		errs = append(errs, field.Invalid(path.Child("guaranteed"), m.Guaranteed, "must not be above limit"))
 	}
 	return errs

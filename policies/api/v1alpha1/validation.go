@@ -38,7 +38,8 @@ const (
 )
 
 // requireName checks an object's own name, where it is further limited than
-// names are anyway.
+// names are anyway. The API server tells the field in its message only: a CRD
+// can't give the path of metadata.
 func requireName(meta *metav1.ObjectMeta, max int) field.ErrorList {
 	path := field.NewPath("metadata", "name")
 	if meta.Name == "" {
@@ -124,14 +125,17 @@ func validateStrings(values []string, max int, path *field.Path, each func(strin
 	return errs
 }
 
+var (
+	text     = regexp.MustCompile(`^\S(.*\S)?$`)
+	notBlank = regexp.MustCompile(`\S`)
+)
+
 // validateText refuses what is blank, begins or ends with a blank, or is
 // longer than an attribute's value can be: no device could ever match it.
 func validateText(v string, path *field.Path) field.ErrorList {
 	switch {
-	case strings.TrimSpace(v) == "":
-		return field.ErrorList{field.Invalid(path, v, "must not be blank")}
-	case strings.TrimSpace(v) != v:
-		return field.ErrorList{field.Invalid(path, v, "must not begin or end with a blank")}
+	case !text.MatchString(v):
+		return field.ErrorList{field.Invalid(path, v, "must not be blank, nor begin or end with a blank")}
 	case utf8.RuneCountInString(v) > maxModelLength:
 		return field.ErrorList{field.TooLong(path, v, maxModelLength)}
 	}
@@ -140,7 +144,7 @@ func validateText(v string, path *field.Path) field.ErrorList {
 
 func validateExpression(v string, path *field.Path) field.ErrorList {
 	switch {
-	case strings.TrimSpace(v) == "":
+	case !notBlank.MatchString(v):
 		return field.ErrorList{field.Invalid(path, v, "must not be blank")}
 	case utf8.RuneCountInString(v) > maxExpression:
 		return field.ErrorList{field.TooLong(path, "", maxExpression)}
