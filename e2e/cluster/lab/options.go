@@ -1,0 +1,79 @@
+package lab
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"gpuladder.dev/ladder/policies/fleet"
+)
+
+// Scheduler chooses what schedules the Pods of a lab.
+type Scheduler string
+
+// The choices. The stock ones are there to compare with: they also serve Pods
+// that name ladder-scheduler, so that the same manifests run.
+const (
+	// SchedulerLadder is ladder-scheduler with its built-in configuration.
+	SchedulerLadder Scheduler = "ladder"
+	// SchedulerStock is kube-scheduler as it comes.
+	SchedulerStock Scheduler = "stock"
+	// SchedulerStockConfigured is kube-scheduler that looks at every node and
+	// gives DynamicResources the highest weight: the closest to a strict order
+	// that configuration alone can come.
+	SchedulerStockConfigured Scheduler = "stock-configured"
+	// SchedulerNone leaves Pods pending.
+	SchedulerNone Scheduler = "none"
+)
+
+// Schedulers lists the choices.
+func Schedulers() []Scheduler {
+	return []Scheduler{SchedulerLadder, SchedulerStock, SchedulerStockConfigured, SchedulerNone}
+}
+
+// ParseScheduler reads the word that a user gives.
+func ParseScheduler(word string) (Scheduler, error) {
+	if slices.Contains(Schedulers(), Scheduler(word)) {
+		return Scheduler(word), nil
+	}
+	words := make([]string, 0, len(Schedulers()))
+	for _, s := range Schedulers() {
+		words = append(words, string(s))
+	}
+	return "", fmt.Errorf("scheduler %q is not known; choose one of %s", word, strings.Join(words, ", "))
+}
+
+// Options say what kind of lab is wanted. The zero value is a small lab with
+// everything of Ladder in it.
+type Options struct {
+	// Name tells labs of one user apart. Default: "default".
+	Name string
+	// Fleet are the nodes and their GPUs. Nil: no nodes.
+	Fleet *fleet.Fleet
+	// Scheduler schedules the Pods. Default: SchedulerLadder.
+	Scheduler Scheduler
+	// WithoutController leaves ladder-controller out.
+	WithoutController bool
+	// Parent is the folder in which the lab makes its own. Default: the
+	// system's folder for temporary files.
+	Parent string
+	// Progress is told what happens, line by line. Nil: nobody.
+	Progress io.Writer
+}
+
+func (o *Options) setDefaults() error {
+	if o.Name == "" {
+		o.Name = "default"
+	}
+	if o.Scheduler == "" {
+		o.Scheduler = SchedulerLadder
+	}
+	if _, err := ParseScheduler(string(o.Scheduler)); err != nil {
+		return err
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	return nil
+}
