@@ -1,0 +1,99 @@
+// Package app wires ladder-scheduler: kube-scheduler with the plugin Ladder and
+// a search that goes on, within one attempt, until a node is found or none is
+// left.
+package app
+
+import (
+	"context"
+	"fmt"
+
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/scheduler"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/utils/clock"
+
+	"gpuladder.dev/ladder/scheduler/ladder"
+)
+
+// Options are Ladder's own, beside kube-scheduler's.
+type Options struct {
+	// Journal is the file that input events and decisions are appended to;
+	// empty for none.
+	Journal string
+	// Clock is the real clock where it is nil.
+	Clock clock.WithDelayedExecution
+}
+
+// Scheduler is a scheduler that is ready to run.
+type Scheduler struct {
+	Config *schedulerconfig.CompletedConfig
+	Sched  *scheduler.Scheduler
+	Core   *ladder.Core
+}
+
+// Setup makes a scheduler from kube-scheduler's options. It does what
+// kube-scheduler's own Setup does, which leaves no way to bring another default
+// configuration without losing the flags.
+func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler, error) {
+	if err := ladder.CheckGates(utilfeature.DefaultFeatureGate); err != nil {
+		return nil, err
+	}
+	defaults, err := defaultConfig()
+	if err != nil {
+		return nil, err
+	}
+	opts.ComponentConfig = defaults
+	if errs := opts.Validate(); len(errs) > 0 {
+		return nil, fmt.Errorf("checking options, %w", utilerrors.NewAggregate(errs))
+	}
+	config, err := opts.Config(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading configuration, %w", err)
+	}
+	cc := config.Complete()
+	if own.Clock == nil {
+		own.Clock = clock.RealClock{}
+	}
+	engine, err := newEngine(own.Journal, own.Clock.Now(), klog.FromContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	core := ladder.NewCore(engine, own.Clock, klog.FromContext(ctx))
+	registry := frameworkruntime.Registry{}
+	if err := registry.Register(ladder.Name, core.Factory()); err != nil {
+		return nil, fmt.Errorf("registering plugin %s, %w", ladder.Name, err)
+	}
+	sched, err := scheduler.New(ctx, cc.Client, cc.InformerFactory, cc.DynInformerFactory,
+		func(name string) events.EventRecorderLogger { return cc.EventBroadcaster.NewRecorder(name) },
+		scheduler.WithComponentConfigVersion(cc.ComponentConfig.APIVersion),
+		scheduler.WithKubeConfig(cc.KubeConfig),
+		scheduler.WithProfiles(cc.ComponentConfig.Profiles...),
+		scheduler.WithPercentageOfNodesToScore(cc.ComponentConfig.PercentageOfNodesToScore),
+		scheduler.WithFrameworkOutOfTreeRegistry(registry),
+		scheduler.WithPodMaxBackoffSeconds(cc.ComponentConfig.PodMaxBackoffSeconds),
+		scheduler.WithPodInitialBackoffSeconds(cc.ComponentConfig.PodInitialBackoffSeconds),
+		scheduler.WithPodMaxInUnschedulablePodsDuration(cc.PodMaxInUnschedulablePodsDuration),
+		scheduler.WithExtenders(cc.ComponentConfig.Extenders...),
+		scheduler.WithParallelism(cc.ComponentConfig.Parallelism),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("making the scheduler, %w", err)
+	}
+	if err := checkProfiles(sched, valueOr(cc.ComponentConfig.PercentageOfNodesToScore)); err != nil {
+		return nil, err
+	}
+	ladder.Widen(sched)
+	return &Scheduler{Config: &cc, Sched: sched, Core: core}, nil
+}
+
+func valueOr(percentage *int32) int32 {
+	if percentage == nil {
+		return 0
+	}
+	return *percentage
+}

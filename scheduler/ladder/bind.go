@@ -1,0 +1,105 @@
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/util"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/decide"
+	"gpuladder.dev/ladder/scheduler/metrics"
+	"gpuladder.dev/ladder/scheduler/outcome"
+)
+
+// Bind implements fwk.BindPlugin: the Binding's annotations become the Pod's
+// together with its node, so that what was decided can be told even if the
+// record is lost. Other Pods are left to the next bind plugin.
+func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) *fwk.Status {
+	s := searchOf(state)
+	if s == nil || s.reserved == nil {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	binding := &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   pod.Namespace,
+			Name:        pod.Name,
+			UID:         pod.UID,
+			Annotations: annotations(s.reserved.decision),
+		},
+		Target: corev1.ObjectReference{Kind: "Node", Name: nodeName},
+	}
+	if err := p.bind(ctx, binding); err != nil {
+		return p.bindFailed(s, classify(fmt.Errorf("binding to node %s, %w", nodeName, err)))
+	}
+	return nil
+}
+
+func (p *Plugin) bind(ctx context.Context, binding *corev1.Binding) error {
+	cacher := p.handle.APICacher()
+	if cacher == nil {
+		return util.BindPod(ctx, p.handle.ClientSet(), binding)
+	}
+	done, err := cacher.BindPod(binding)
+	if err != nil {
+		return err
+	}
+	return cacher.WaitOnFinish(ctx, done)
+}
+
+// PostBind implements fwk.PostBindPlugin: it tells what the Pod got.
+func (p *Plugin) PostBind(_ context.Context, state fwk.CycleState, _ *corev1.Pod, _ string) {
+	s := searchOf(state)
+	if s == nil || s.reserved == nil {
+		return
+	}
+	d := s.reserved.decision
+	metrics.Requests.WithLabelValues(string(d.Outcome), d.Policy, d.Tier, models(d)).Inc()
+	if d.TierIndex != nil && *d.TierIndex > 0 && len(d.Tiers) > 0 {
+		metrics.Fallbacks.WithLabelValues(d.Policy, d.Tiers[0].Name, d.Tier).Inc()
+	}
+	p.core.publisher.Publish(outcome.OfDecision(s.pod, d), p.handle.EventRecorder())
+}
+
+func annotations(d *decide.Decision) map[string]string {
+	result := map[string]string{}
+	set := func(name, value string) {
+		if value != "" {
+			result[name] = value
+		}
+	}
+	if d.PolicyRevision != 0 {
+		set(v1alpha1.AnnotationRevision, strconv.FormatInt(d.PolicyRevision, 10))
+	}
+	set(v1alpha1.AnnotationTier, d.Tier)
+	set(v1alpha1.AnnotationModel, models(d))
+	set(v1alpha1.AnnotationDigest, d.InputDigest)
+	return result
+}
+
+// models returns the models of the devices, each once, in the order of the
+// devices.
+func models(d *decide.Decision) string {
+	var result []string
+	seen := map[string]bool{}
+	for _, device := range d.Devices {
+		if device.Model != "" && !seen[device.Model] {
+			seen[device.Model] = true
+			result = append(result, device.Model)
+		}
+	}
+	return strings.Join(result, ",")
+}
+
+// unreachable says whether no answer came from the API server.
+func unreachable(err error) bool {
+	var network net.Error
+	return errors.As(err, &network)
+}

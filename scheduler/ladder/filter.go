@@ -1,0 +1,74 @@
+package ladder
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Filter implements fwk.FilterPlugin.
+//
+// The scheduler tries a Pod's nominated node alone before all others. A
+// nomination may be older than the order of this attempt, so the node is
+// refused there unless it comes first anyway; it is looked at again among the
+// others.
+func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if s := searchOf(state); s != nil {
+		rank, listed := s.rank[node.Node().Name]
+		if !listed {
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "the node is not in the part of the order that is looked at")
+		}
+		if rank > 0 && node.Node().Name == pod.Status.NominatedNodeName && s.nominated.CompareAndSwap(true, false) {
+			return fwk.NewStatus(fwk.Unschedulable, "the nomination is stale: other nodes come first now")
+		}
+	}
+	return p.DynamicResources.Filter(ctx, state, pod, node)
+}
+
+// PostFilter implements fwk.PostFilterPlugin. Only the embedded plugin has
+// something to do: it takes back allocations that can't be used.
+func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	return p.DynamicResources.PostFilter(ctx, state, pod, statuses)
+}
+
+// PreScore implements fwk.PreScorePlugin: Pods that the engine did not decide
+// on are scored by the other plugins alone.
+func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	if searchOf(state) == nil {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	return nil
+}
+
+// Score implements fwk.ScorePlugin: the earlier in the order, the higher.
+func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	s := searchOf(state)
+	if s == nil {
+		return 0, nil
+	}
+	return int64(len(s.part) - s.rank[node.Node().Name]), nil
+}
+
+// ScoreExtensions implements fwk.ScorePlugin.
+func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
+
+// NormalizeScore implements fwk.ScoreExtensions. The first node gets everything
+// and the others nothing: a hundred points could not tell more than a hundred
+// nodes apart, and ties would be broken at random.
+func (p *Plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *corev1.Pod, scores fwk.NodeScoreList) *fwk.Status {
+	best := 0
+	for i := range scores {
+		if scores[i].Score > scores[best].Score {
+			best = i
+		}
+	}
+	for i := range scores {
+		if i == best {
+			scores[i].Score = fwk.MaxNodeScore
+		} else {
+			scores[i].Score = fwk.MinNodeScore
+		}
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/dynamic-resource-allocation/structured"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/decide"
+	"gpuladder.dev/ladder/scheduler/metrics"
+	"gpuladder.dev/ladder/scheduler/outcome"
+	"gpuladder.dev/ladder/scheduler/view"
+)
+
+// PreFilter implements fwk.PreFilterPlugin: it finds the part of the order that
+// this round looks at.
+//
+// A Pod without claims costs nothing here. One whose claims are all allocated
+// already, or with a claim that is not there or is about to be allocated, is
+// the embedded plugin's business: there is nothing to decide.
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	claims, toDecide := p.claimsToDecide(pod)
+	if !toDecide {
+		if len(pod.Spec.ResourceClaims) == 0 && pod.Labels[v1alpha1.LabelPolicy] != "" && pod.Spec.NodeName == "" {
+			return nil, p.park(pod, outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid,
+				fmt.Sprintf("the Pod names policy %q but has no claim; admission adds it when the Pod is created", pod.Labels[v1alpha1.LabelPolicy])), time.Time{})
+		}
+		return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
+	}
+	if !p.core.objects.Ready() {
+		return nil, p.park(pod, outcome.OfFailure(pod, v1alpha1.FailureAPIUnavailable, "policies and quotas have not been read yet"), time.Time{})
+	}
+	s := begin(state, pod, p.core.clock.Now())
+	s.claims = claims
+	if err := p.nextPart(s, nodes); err != nil {
+		return nil, p.undecided(pod, err)
+	}
+	if len(s.part) == 0 {
+		return nil, p.nothingLeft(ctx, state, s, nodes)
+	}
+	if status := p.prepare(ctx, state, s, s.part, nodes); !status.IsSuccess() {
+		return nil, status
+	}
+	return &fwk.PreFilterResult{NodeNames: s.names()}, nil
+}
+
+// claimsToDecide returns the Pod's claims, and whether the engine has to decide
+// about them.
+func (p *Plugin) claimsToDecide(pod *corev1.Pod) ([]podClaim, bool) {
+	if pod.Spec.NodeName != "" {
+		return nil, false
+	}
+	var claims []podClaim
+	undecided := false
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		name, _, err := resourceclaim.Name(pod, ref)
+		if err != nil {
+			return nil, false
+		}
+		if name == nil {
+			// The template made no claim for this Pod.
+			continue
+		}
+		claim, err := p.dra.ResourceClaims().Get(pod.Namespace, *name)
+		if err != nil || p.dra.ResourceClaims().GetPendingAllocation(claim.UID) != nil {
+			return nil, false
+		}
+		claims = append(claims, podClaim{ref: ref.Name, claim: claim})
+		undecided = undecided || claim.Status.Allocation == nil
+	}
+	return claims, undecided
+}
+
+// nextPart brings the engine up to date and takes the next part of its order.
+func (p *Plugin) nextPart(s *search, nodes []fwk.NodeInfo) error {
+	c := p.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.timed("sync", func() error {
+		if err := c.mirror.Sync(nodes, p.dra); err != nil {
+			return err
+		}
+		return c.mirror.PutPod(s.pod)
+	})
+	if err != nil {
+		return err
+	}
+	s.observe(c.engine.Digest())
+	return c.timed("candidates", func() error {
+		var candidates iter.Seq[decide.Candidate]
+		candidates, err := c.engine.Candidates(s.query())
+		if err != nil {
+			return err
+		}
+		s.take(candidates)
+		return nil
+	})
+}
+
+// prepare has the embedded plugin prepare itself on a view of the candidates.
+func (p *Plugin) prepare(ctx context.Context, state fwk.CycleState, s *search, part []decide.Candidate, nodes []fwk.NodeInfo) *fwk.Status {
+	var chosen []v1alpha1.DecidedDevice
+	for _, c := range part {
+		chosen = append(chosen, c.Devices...)
+	}
+	var allocated *structured.AllocatedState
+	source := view.Source{
+		Pool: p.core.mirror.Pool,
+		Allocated: func(id structured.DeviceID) bool {
+			if allocated == nil {
+				allocated = p.allocated()
+			}
+			return structured.IsDeviceAllocated(id, allocated)
+		},
+	}
+	v := view.New(source, chosen, narrowed(s.claims, part[0].Devices))
+	var status *fwk.Status
+	p.view.Show(v, func() { _, status = p.DynamicResources.PreFilter(ctx, state, s.pod, nodes) })
+	return status
+}
+
+// allocated returns what is allocated, written or in flight. Reading it while
+// claims are being written fails now and then; trying again at once helps.
+func (p *Plugin) allocated() *structured.AllocatedState {
+	for {
+		if state, err := p.dra.ResourceClaims().GatherAllocatedState(); err == nil {
+			return state
+		}
+	}
+}
+
+// narrowed returns the claims that are not allocated, reduced to the chosen
+// alternatives.
+func narrowed(claims []podClaim, devices []v1alpha1.DecidedDevice) map[types.NamespacedName]*resourceapi.ResourceClaim {
+	alternatives := view.Alternatives(devices)
+	result := map[types.NamespacedName]*resourceapi.ResourceClaim{}
+	for _, pc := range claims {
+		if pc.claim.Status.Allocation != nil {
+			continue
+		}
+		chosen := alternatives[pc.ref]
+		if chosen == nil && len(claims) == 1 {
+			chosen = alternatives[""]
+		}
+		if len(chosen) > 0 {
+			result[types.NamespacedName{Namespace: pc.claim.Namespace, Name: pc.claim.Name}] = view.Narrow(pc.claim, chosen)
+		}
+	}
+	return result
+}
+
+// nothingLeft ends a search whose order has no further node. The record says
+// why; the Pod waits for an event, or for the time of a later tier.
+func (p *Plugin) nothingLeft(ctx context.Context, state fwk.CycleState, s *search, nodes []fwk.NodeInfo) *fwk.Status {
+	d, err := p.core.decide(s.query())
+	if err != nil {
+		return p.undecided(s.pod, err)
+	}
+	metrics.Requests.WithLabelValues(string(d.Outcome), d.Policy, "", "").Inc()
+	s.parked = true
+	status := p.park(s.pod, outcome.OfDecision(s.pod, d), p.nextTier(s, d))
+	p.offerPreemption(ctx, state, s, nodes)
+	return status
+}
+
+// offerPreemption prepares the embedded plugin for the nodes of the best tier
+// that only lack something which preemption can free, so that their filters
+// can run again there.
+func (p *Plugin) offerPreemption(ctx context.Context, state fwk.CycleState, s *search, nodes []fwk.NodeInfo) {
+	if len(s.resolvable) == 0 {
+		return
+	}
+	var best []decide.Candidate
+	for _, c := range s.resolvable {
+		if alternativesKey(c) == alternativesKey(s.resolvable[0]) && c.NodeLocal {
+			best = append(best, c)
+		}
+	}
+	if len(best) == 0 {
+		best = s.resolvable[:1]
+	}
+	if status := p.prepare(ctx, state, s, best, nodes); !status.IsSuccess() {
+		return
+	}
+	for i, c := range best {
+		s.rank[c.Node] = i
+	}
+}
+
+// undecided maps an error of the engine: what is wrong with the Pod's policy or
+// claims parks it, everything else is tried again.
+func (p *Plugin) undecided(pod *corev1.Pod, err error) *fwk.Status {
+	if errors.Is(err, decide.ErrNotFound) || errors.Is(err, decide.ErrInvalid) {
+		return p.park(pod, outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid, err.Error()), time.Time{})
+	}
+	return fwk.AsStatus(fmt.Errorf("deciding, %w", err))
+}
+
+// park tells why the Pod waits and returns the status that parks it. With a
+// time that is not zero it is woken then.
+func (p *Plugin) park(pod *corev1.Pod, o outcome.Outcome, until time.Time) *fwk.Status {
+	p.core.publisher.Publish(o, p.handle.EventRecorder())
+	p.core.waiting.park(pod, p.handle, until)
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, o.Message)
+}
+
+// nextTier returns when the next tier opens for a Pod that waits, or zero.
+func (p *Plugin) nextTier(s *search, d *decide.Decision) time.Time {
+	var next time.Time
+	for _, tier := range p.tiers(d) {
+		if tier.After == nil {
+			continue
+		}
+		opens := s.pod.CreationTimestamp.Add(tier.After.Duration)
+		if opens.After(s.now) && (next.IsZero() || opens.Before(next)) {
+			next = opens
+		}
+	}
+	return next
+}
+
+// tiers returns the tiers that a decision was made with.
+func (p *Plugin) tiers(d *decide.Decision) []v1alpha1.Tier {
+	if d.Policy == "" {
+		return nil
+	}
+	if r := p.core.objects.Revision(d.Policy, d.PolicyRevision); r != nil {
+		return r.Spec.PolicySpec.Tiers
+	}
+	if policy := p.core.objects.Policy(d.Policy); policy != nil {
+		return policy.Spec.Tiers
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/decide"
+	"gpuladder.dev/ladder/scheduler/metrics"
+	"gpuladder.dev/ladder/scheduler/view"
+)
+
+// ErrMismatch occurs when two deciders disagree about a Pod: a bug, or devices
+// that changed hands in the middle of an attempt. Nothing is allocated then.
+var ErrMismatch = errors.New("deciders disagree")
+
+// Reserve implements fwk.ReservePlugin. It has the engine build the record with
+// the nodes that other plugins refused, and takes nothing on trust: the engine
+// must come out at the chosen node, the embedded plugin at the chosen devices.
+func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) *fwk.Status {
+	s := searchOf(state)
+	if s == nil {
+		return p.DynamicResources.Reserve(ctx, state, pod, nodeName)
+	}
+	d, err := p.record(ctx, state, s, nodeName)
+	if err != nil {
+		return p.mismatch(ctx, pod, "node", err)
+	}
+	if status := p.DynamicResources.Reserve(ctx, state, pod, nodeName); !status.IsSuccess() {
+		return status
+	}
+	if err := p.compare(s, d); err != nil {
+		return p.mismatch(ctx, pod, "devices", err)
+	}
+	reserved, err := p.reserve(s, d, nodeName)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	s.reserved = reserved
+	p.core.waiting.drop(pod.UID)
+	return nil
+}
+
+// record builds the decision for the chosen node.
+func (p *Plugin) record(ctx context.Context, state fwk.CycleState, s *search, nodeName string) (*decide.Decision, error) {
+	rank, ok := s.rank[nodeName]
+	if !ok {
+		return nil, fmt.Errorf("%w: node %s was not in the order", ErrMismatch, nodeName)
+	}
+	q := s.query()
+	q.NodeRejections = maps.Clone(s.refused)
+	for _, c := range s.part[:rank] {
+		why, err := p.whyNot(ctx, state, s.pod, c.Node)
+		if err != nil {
+			return nil, err
+		}
+		q.NodeRejections[c.Node] = why
+	}
+	if len(q.NodeRejections) == 0 {
+		q.NodeRejections = nil
+	}
+	d, err := p.core.decide(q)
+	if err != nil {
+		return nil, fmt.Errorf("building the record, %w", err)
+	}
+	if d.Outcome != v1alpha1.OutcomeAllocated || d.Node != nodeName {
+		return nil, fmt.Errorf("%w: the scheduler chose node %s, the engine %q (%s)", ErrMismatch, nodeName, d.Node, d.Outcome)
+	}
+	return d, nil
+}
+
+// whyNot says which plugin refused a node that comes earlier in the order. The
+// scheduler does not tell when it found another node, so the filters run again;
+// the snapshot is still the same.
+func (p *Plugin) whyNot(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) (string, error) {
+	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(nodeName)
+	if err != nil {
+		return "", fmt.Errorf("looking at node %s again, %w", nodeName, err)
+	}
+	status := p.handle.RunFilterPluginsWithNominatedPods(ctx, state.Clone(), pod, info)
+	switch {
+	case status.IsSuccess():
+		return "", fmt.Errorf("%w: node %s comes earlier in the order and passes all filters", ErrMismatch, nodeName)
+	case !status.IsRejected():
+		return "", fmt.Errorf("looking at node %s again, %w", nodeName, status.AsError())
+	}
+	return words(status), nil
+}
+
+// device is a device with the request that it meets.
+type device struct {
+	driver, pool, name, request string
+}
+
+// compare checks that the embedded plugin allocated exactly what was decided.
+func (p *Plugin) compare(s *search, d *decide.Decision) error {
+	several := false
+	for _, decided := range d.Devices {
+		several = several || decided.Claim != ""
+	}
+	want := map[string][]device{}
+	for _, decided := range d.Devices {
+		want[decided.Claim] = append(want[decided.Claim], device{decided.Driver, decided.Pool, decided.Device, decided.Request})
+	}
+	got := map[string][]device{}
+	for _, pc := range s.claims {
+		if pc.claim.Status.Allocation != nil {
+			continue
+		}
+		allocation := p.dra.ResourceClaims().GetPendingAllocation(pc.claim.UID)
+		if allocation == nil {
+			return fmt.Errorf("%w: claim %s was not allocated", ErrMismatch, pc.claim.Name)
+		}
+		ref := ""
+		if several {
+			ref = pc.ref
+		}
+		for _, r := range allocation.Devices.Results {
+			got[ref] = append(got[ref], device{r.Driver, r.Pool, r.Device, r.Request})
+		}
+	}
+	for _, devices := range want {
+		sortDevices(devices)
+	}
+	for _, devices := range got {
+		sortDevices(devices)
+	}
+	if !maps.EqualFunc(want, got, slices.Equal) {
+		return fmt.Errorf("%w: decided %v, allocated %v", ErrMismatch, want, got)
+	}
+	return nil
+}
+
+func sortDevices(devices []device) {
+	slices.SortFunc(devices, func(a, b device) int {
+		return slices.Compare([]string{a.request, a.driver, a.pool, a.name}, []string{b.request, b.driver, b.pool, b.name})
+	})
+}
+
+// reserve charges the decision and notes the versions that PreBind checks.
+func (p *Plugin) reserve(s *search, d *decide.Decision, nodeName string) (*reservation, error) {
+	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(nodeName)
+	if err != nil {
+		return nil, fmt.Errorf("reserving on node %s, %w", nodeName, err)
+	}
+	r := &reservation{decision: d, quota: versionOf(p.core.objects.Quota(s.pod.Namespace))}
+	r.node.Name, r.node.UID = nodeName, info.Node().UID
+	for _, decided := range d.Devices {
+		key := view.PoolKey{Driver: decided.Driver, Pool: decided.Pool}
+		found, err := findDevice(p.core.mirror.Pool(key), key, decided.Device)
+		if err != nil {
+			return nil, err
+		}
+		r.devices = append(r.devices, found)
+	}
+	p.core.mu.Lock()
+	defer p.core.mu.Unlock()
+	if err := p.core.engine.Assume(d, true); err != nil {
+		return nil, fmt.Errorf("charging the decision, %w", err)
+	}
+	return r, nil
+}
+
+// mismatch counts and logs a disagreement and refuses the attempt.
+func (p *Plugin) mismatch(ctx context.Context, pod *corev1.Pod, kind string, err error) *fwk.Status {
+	if errors.Is(err, ErrMismatch) {
+		metrics.Mismatches.WithLabelValues(kind).Inc()
+		klog.FromContext(ctx).Error(err, "Decision refused; please report this as a bug", "pod", klog.KObj(pod))
+	}
+	return fwk.AsStatus(err)
+}
+
+// Unreserve implements fwk.ReservePlugin.
+func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) {
+	p.DynamicResources.Unreserve(ctx, state, pod, nodeName)
+	if s := searchOf(state); s != nil && s.reserved != nil {
+		p.core.mirror.Forget(keyOf(pod))
+	}
+}

@@ -1,0 +1,234 @@
+package ladder
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"gpuladder.dev/ladder/policies/decide"
+)
+
+const (
+	// firstWidth is how many nodes the first part of the order has. Each
+	// further part is twice as long, so that a fleet of n nodes takes at most
+	// log2(n/firstWidth) + tiers rounds.
+	firstWidth = 8
+
+	searchKey  fwk.StateKey = Name + "/search"
+	attemptKey fwk.StateKey = Name + "/attempt"
+)
+
+// search is one attempt to schedule a Pod, kept in its cycle state. It is
+// written in PreFilter and between rounds, which are serial; Filter only reads
+// it but for nominated.
+type search struct {
+	pod     *corev1.Pod
+	claims  []podClaim
+	now     time.Time
+	attempt int32
+
+	// refused are the nodes that other plugins refused so far, with the words.
+	refused map[string]string
+	// doubtful are the refused nodes that Ladder's own Filter refused. That
+	// counts only as long as the engine's state is the same.
+	doubtful map[string]string
+	// resolvable are the refused candidates that preemption could help.
+	resolvable []decide.Candidate
+	// diagnosis collects the rounds that ended without a node.
+	diagnosis framework.Diagnosis
+	digest    string
+	width     int
+	rounds    int
+	parked    bool
+
+	// part is the part of the order that this round looks at.
+	part []decide.Candidate
+	rank map[string]int
+	// nominated is true until the nominated node was refused once: see Filter.
+	nominated atomic.Bool
+
+	reserved *reservation
+}
+
+// podClaim is a claim of the Pod under the name that the Pod gives it.
+type podClaim struct {
+	ref   string
+	claim *resourceapi.ResourceClaim
+}
+
+// reservation is what Reserve promised, kept for PreBind.
+type reservation struct {
+	decision *decide.Decision
+	devices  []reservedDevice
+	node     corev1.Node
+	quota    quotaVersion
+}
+
+// Clone implements fwk.StateData. All copies are the same search.
+func (s *search) Clone() fwk.StateData { return s }
+
+// attempt is the number of this attempt, from the scheduling queue.
+type attempt int32
+
+// Clone implements fwk.StateData.
+func (a attempt) Clone() fwk.StateData { return a }
+
+// searchOf returns the search of a cycle, or nil where the engine does not
+// decide.
+func searchOf(state fwk.CycleState) *search {
+	data, err := state.Read(searchKey)
+	if err != nil {
+		return nil
+	}
+	s, _ := data.(*search)
+	return s
+}
+
+// begin makes the search of a new attempt or continues the one under way.
+func begin(state fwk.CycleState, pod *corev1.Pod, now time.Time) *search {
+	if s := searchOf(state); s != nil && s.pod.UID == pod.UID {
+		return s
+	}
+	s := &search{
+		pod:      pod,
+		now:      now,
+		attempt:  1,
+		refused:  map[string]string{},
+		doubtful: map[string]string{},
+		width:    firstWidth,
+	}
+	if data, err := state.Read(attemptKey); err == nil {
+		if n, ok := data.(attempt); ok && n > 0 {
+			s.attempt = int32(n)
+		}
+	}
+	state.Write(searchKey, s)
+	return s
+}
+
+// query returns the engine's question with the nodes refused so far.
+func (s *search) query() decide.Query {
+	q := decide.Query{Pod: keyOf(s.pod), Now: s.now, Attempt: s.attempt}
+	if len(s.refused) > 0 {
+		q.NodeRejections = s.refused
+	}
+	return q
+}
+
+// observe notes the state that this round decides on. Where it changed, what
+// Ladder's own Filter refused is looked at again.
+func (s *search) observe(digest string) {
+	if s.digest != "" && s.digest != digest {
+		for node := range s.doubtful {
+			delete(s.refused, node)
+		}
+		clear(s.doubtful)
+	}
+	s.digest = digest
+}
+
+// take makes the next candidates the part to look at. It stops where the
+// chosen alternatives change, because claims are narrowed to them, and a
+// candidate whose devices other nodes could reach too stands alone.
+func (s *search) take(candidates func(yield func(decide.Candidate) bool)) {
+	s.part = s.part[:0]
+	s.rank = map[string]int{}
+	alternatives := ""
+	for c := range candidates {
+		if len(s.part) > 0 && (!c.NodeLocal || alternativesKey(c) != alternatives) {
+			break
+		}
+		alternatives = alternativesKey(c)
+		s.rank[c.Node] = len(s.part)
+		s.part = append(s.part, c)
+		if !c.NodeLocal || len(s.part) == s.width {
+			break
+		}
+	}
+	s.rounds++
+	s.nominated.Store(s.pod.Status.NominatedNodeName != "")
+}
+
+// alternativesKey tells which alternative of which request a candidate uses.
+func alternativesKey(c decide.Candidate) string {
+	used := sets.New[string]()
+	for _, d := range c.Devices {
+		used.Insert(d.Claim + "\x00" + d.Request)
+	}
+	return strings.Join(sets.List(used), "\x01")
+}
+
+// names returns the nodes of the part.
+func (s *search) names() sets.Set[string] {
+	return sets.KeySet(s.rank)
+}
+
+// refuse takes over why no node of the part passed, and says whether another
+// round makes sense.
+func (s *search) refuse(d framework.Diagnosis) bool {
+	if len(s.part) == 0 {
+		return false
+	}
+	absent := d.NodeToStatus.AbsentNodesStatus()
+	if d.PreFilterMsg != "" && absent.Plugin() != "" {
+		// Another plugin refused the Pod as such.
+		return false
+	}
+	for _, c := range s.part {
+		status := d.NodeToStatus.Get(c.Node)
+		s.refused[c.Node] = words(status)
+		switch {
+		case status.Plugin() == Name:
+			s.doubtful[c.Node] = s.refused[c.Node]
+		case status.Code() == fwk.Unschedulable:
+			s.resolvable = append(s.resolvable, c)
+		}
+	}
+	s.collect(d)
+	s.width *= 2
+	return true
+}
+
+// collect keeps what a round found out, for the error of the whole attempt.
+func (s *search) collect(d framework.Diagnosis) {
+	if s.diagnosis.NodeToStatus == nil {
+		s.diagnosis.NodeToStatus = framework.NewDefaultNodeToStatus()
+		s.diagnosis.UnschedulablePlugins = sets.New[string]()
+		s.diagnosis.PendingPlugins = sets.New[string]()
+	}
+	for _, c := range s.part {
+		s.diagnosis.NodeToStatus.Set(c.Node, d.NodeToStatus.Get(c.Node))
+	}
+	s.diagnosis.UnschedulablePlugins.Insert(d.UnschedulablePlugins.UnsortedList()...)
+	s.diagnosis.PendingPlugins.Insert(d.PendingPlugins.UnsortedList()...)
+}
+
+// conclude adds the earlier rounds to the error of the last one: which plugins
+// refused decides what wakes the Pod, which nodes were refused decides where
+// preemption may help.
+func (s *search) conclude(d *framework.Diagnosis) {
+	if s.diagnosis.NodeToStatus == nil {
+		return
+	}
+	s.diagnosis.NodeToStatus.ForEachExplicitNode(func(node string, status *fwk.Status) {
+		d.NodeToStatus.Set(node, status)
+	})
+	d.UnschedulablePlugins = d.UnschedulablePlugins.Union(s.diagnosis.UnschedulablePlugins)
+	d.PendingPlugins = d.PendingPlugins.Union(s.diagnosis.PendingPlugins)
+}
+
+// words returns "NodeResourcesFit: Insufficient cpu".
+func words(status *fwk.Status) string {
+	reasons := strings.Join(status.Reasons(), ", ")
+	if status.Plugin() == "" {
+		return reasons
+	}
+	return fmt.Sprintf("%s: %s", status.Plugin(), reasons)
+}

@@ -1,0 +1,41 @@
+package ladder
+
+import (
+	"context"
+	"errors"
+
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"gpuladder.dev/ladder/scheduler/metrics"
+)
+
+// Widen makes the scheduler go on with the next part of the order, in the same
+// attempt, when no node of a part passes. It must be called before Run.
+func Widen(sched *scheduler.Scheduler) {
+	sched.SchedulePod = widened(sched.SchedulePod)
+}
+
+type schedulePod = func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (scheduler.ScheduleResult, error)
+
+func widened(next schedulePod) schedulePod {
+	return func(ctx context.Context, f framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo) (scheduler.ScheduleResult, error) {
+		state.Write(attemptKey, attempt(pod.Attempts))
+		for {
+			result, err := next(ctx, f, state, pod)
+			s := searchOf(state)
+			var misfit *framework.FitError
+			if s != nil && errors.As(err, &misfit) {
+				if s.refuse(misfit.Diagnosis) && ctx.Err() == nil {
+					continue
+				}
+				s.conclude(&misfit.Diagnosis)
+			}
+			if s != nil {
+				metrics.SearchRounds.Observe(float64(s.rounds))
+			}
+			return result, err
+		}
+	}
+}

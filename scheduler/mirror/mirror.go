@@ -1,0 +1,260 @@
+// Package mirror keeps the decision engine's state in step with what the
+// scheduler knows: the node snapshot of the cycle, resource slices with their
+// taint rules, device classes, claims with the allocations in flight, and the
+// objects of Ladder's own group.
+//
+// Sync costs one pass over the lists and work only for what changed; the
+// engine's indexes are never rebuilt.
+package mirror
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"gpuladder.dev/ladder/scheduler/view"
+)
+
+// State is what a Mirror writes to: the engine's state or a recorder around it.
+type State interface {
+	Put(obj runtime.Object) error
+	Delete(obj runtime.Object) error
+	Forget(pod types.NamespacedName)
+}
+
+// Mirror is not safe for concurrent use but for Note and Forget.
+type Mirror struct {
+	state    State
+	inFlight *view.InFlight
+	logger   klog.Logger
+
+	nodes     *kind[*corev1.Node]
+	slices    *kind[*resourceapi.ResourceSlice]
+	classes   *kind[*resourceapi.DeviceClass]
+	claims    *kind[*resourceapi.ResourceClaim]
+	nodesPut  map[string]*corev1.Node
+	pools     map[view.PoolKey][]*resourceapi.ResourceSlice
+	poolOf    map[string]view.PoolKey
+	synthetic map[types.UID]*resourceapi.ResourceClaim
+	pods      map[types.NamespacedName]*corev1.Pod
+
+	mu     sync.Mutex
+	noted  []note
+	forget []types.NamespacedName
+}
+
+// note is an object that changed since the last Sync.
+type note struct {
+	obj     runtime.Object
+	deleted bool
+}
+
+// New returns a Mirror that writes to state.
+func New(state State, inFlight *view.InFlight, logger klog.Logger) *Mirror {
+	return &Mirror{
+		state:     state,
+		inFlight:  inFlight,
+		logger:    logger,
+		nodes:     newKind[*corev1.Node](),
+		slices:    newKind[*resourceapi.ResourceSlice](),
+		classes:   newKind[*resourceapi.DeviceClass](),
+		claims:    newKind[*resourceapi.ResourceClaim](),
+		nodesPut:  map[string]*corev1.Node{},
+		pools:     map[view.PoolKey][]*resourceapi.ResourceSlice{},
+		poolOf:    map[string]view.PoolKey{},
+		synthetic: map[types.UID]*resourceapi.ResourceClaim{},
+		pods:      map[types.NamespacedName]*corev1.Pod{},
+	}
+}
+
+// Note takes over a change of an object that Sync cannot list: a Namespace, an
+// object of Ladder's group, or a Pod that is gone. It may be called from event
+// handlers.
+func (m *Mirror) Note(obj runtime.Object, deleted bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.noted = append(m.noted, note{obj: obj, deleted: deleted})
+}
+
+// Forget has the next Sync take back what was assumed for the Pod. It waits
+// until then so that a decision that is under way sees one state throughout.
+func (m *Mirror) Forget(pod types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forget = append(m.forget, pod)
+}
+
+// Sync brings the engine's state up to date.
+func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
+	m.mu.Lock()
+	noted, forget := m.noted, m.forget
+	m.noted, m.forget = nil, nil
+	m.mu.Unlock()
+	for _, pod := range forget {
+		m.state.Forget(pod)
+	}
+	for _, n := range noted {
+		m.apply(n)
+	}
+	m.syncNodes(nodes)
+	classes, err := dra.DeviceClasses().List()
+	if err != nil {
+		return fmt.Errorf("listing device classes, %w", err)
+	}
+	syncKind(m, m.classes, classes, func(*resourceapi.DeviceClass, bool) {})
+	patched, err := dra.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil {
+		return fmt.Errorf("listing resource slices, %w", err)
+	}
+	syncKind(m, m.slices, patched, m.indexSlice)
+	// The order matters: see InFlight.Claims.
+	inFlight := m.inFlight.Claims()
+	claims, err := dra.ResourceClaims().List()
+	if err != nil {
+		return fmt.Errorf("listing resource claims, %w", err)
+	}
+	syncKind(m, m.claims, claims, func(*resourceapi.ResourceClaim, bool) {})
+	m.syncInFlight(inFlight)
+	return nil
+}
+
+// PutPod puts the part of the Pod that a decision depends on.
+func (m *Mirror) PutPod(pod *corev1.Pod) error {
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if m.pods[key] == pod {
+		return nil
+	}
+	if err := m.state.Put(relevantPod(pod)); err != nil {
+		return err
+	}
+	m.pods[key] = pod
+	return nil
+}
+
+// Pool returns the slices of a pool as of the last Sync, of all generations.
+func (m *Mirror) Pool(key view.PoolKey) []*resourceapi.ResourceSlice { return m.pools[key] }
+
+func (m *Mirror) apply(n note) {
+	if pod, ok := n.obj.(*corev1.Pod); ok {
+		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		if known := m.pods[key]; known == nil || known.UID != pod.UID {
+			return
+		}
+		delete(m.pods, key)
+		m.state.Forget(key)
+	}
+	if n.deleted {
+		m.remove(n.obj)
+		return
+	}
+	m.put(n.obj)
+}
+
+// put hands an object to the engine. One that the engine does not take is as
+// good as not there: an older version of it must not be decided on.
+func (m *Mirror) put(obj runtime.Object) {
+	if err := m.state.Put(obj); err != nil {
+		m.logger.Error(err, "Object left out of decisions", "kind", fmt.Sprintf("%T", obj), "object", objectRef(obj))
+		m.remove(obj)
+	}
+}
+
+func (m *Mirror) remove(obj runtime.Object) {
+	if err := m.state.Delete(obj); err != nil {
+		m.logger.Error(err, "Object not removed from decisions", "kind", fmt.Sprintf("%T", obj), "object", objectRef(obj))
+	}
+}
+
+// syncNodes puts nodes reduced to what the engine looks at, so that heartbeats
+// and image lists cause no work.
+func (m *Mirror) syncNodes(infos []fwk.NodeInfo) {
+	list := make([]*corev1.Node, 0, len(infos))
+	for _, info := range infos {
+		if node := info.Node(); node != nil {
+			list = append(list, node)
+		}
+	}
+	added, gone := m.nodes.diff(list)
+	for _, node := range gone {
+		m.remove(m.nodesPut[node.Name])
+		delete(m.nodesPut, node.Name)
+	}
+	for _, node := range added {
+		reduced := relevantNode(node)
+		if old := m.nodesPut[node.Name]; old == nil || !sameNode(old, reduced) {
+			m.put(reduced)
+			m.nodesPut[node.Name] = reduced
+		}
+	}
+}
+
+// indexSlice keeps the slices of each pool together.
+func (m *Mirror) indexSlice(s *resourceapi.ResourceSlice, gone bool) {
+	if before, ok := m.poolOf[s.Name]; ok {
+		pool := slices.DeleteFunc(slices.Clone(m.pools[before]), func(o *resourceapi.ResourceSlice) bool { return o.Name == s.Name })
+		m.pools[before] = pool
+		if len(pool) == 0 {
+			delete(m.pools, before)
+		}
+		delete(m.poolOf, s.Name)
+	}
+	if gone {
+		return
+	}
+	key := view.PoolKey{Driver: s.Spec.Driver, Pool: s.Spec.Pool.Name}
+	pool := append(slices.Clone(m.pools[key]), s)
+	slices.SortFunc(pool, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
+	m.pools[key] = pool
+	m.poolOf[s.Name] = key
+}
+
+// syncInFlight accounts for allocations in flight that no decision of the
+// engine stands for: those that the in-tree plugin makes for Pods with
+// extended resources. Their claims do not exist yet, so they are put under a
+// name of their own.
+func (m *Mirror) syncInFlight(inFlight map[types.UID]*resourceapi.ResourceClaim) {
+	for uid, claim := range m.synthetic {
+		if inFlight[uid] == nil {
+			m.remove(claim)
+			delete(m.synthetic, uid)
+		}
+	}
+	for uid, claim := range inFlight {
+		if m.synthetic[uid] != nil || m.claims.has(claim.Namespace, claim.Name) {
+			continue
+		}
+		copied := claim.DeepCopy()
+		copied.Name = "in-flight-" + string(uid)
+		m.put(copied)
+		m.synthetic[uid] = copied
+	}
+}
+
+// syncKind puts what is new in list, removes what is gone, and tells observe.
+func syncKind[T object](m *Mirror, k *kind[T], list []T, observe func(T, bool)) {
+	added, gone := k.diff(list)
+	for _, obj := range gone {
+		m.remove(obj)
+		observe(obj, true)
+	}
+	for _, obj := range added {
+		m.put(obj)
+		observe(obj, false)
+	}
+}
+
+func objectRef(obj runtime.Object) klog.ObjectRef {
+	if o, ok := obj.(metav1.Object); ok {
+		return klog.KObj(o)
+	}
+	return klog.ObjectRef{}
+}

@@ -1,0 +1,170 @@
+// Package outcome tells users what a Pod got or why not: the Pod's condition,
+// one Event for each outcome, and the AllocationDecision. Nothing here is on
+// the path of a scheduling decision.
+package outcome
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/decide"
+)
+
+// Reasons of the condition gpuladder.dev/Accelerator.
+const (
+	ReasonAllocated     = "Allocated"
+	ReasonPending       = "Pending"
+	ReasonUnsatisfiable = "Unsatisfiable"
+)
+
+// maxMessage is the longest message of a record and note of an Event, in bytes.
+const maxMessage = 1024
+
+// Outcome is one thing to tell about a Pod.
+type Outcome struct {
+	Pod *corev1.Pod
+	// Decision is the record; nil where no decision could be made.
+	Decision *decide.Decision
+	// Status, Reason and Message become the Pod's condition.
+	Status  corev1.ConditionStatus
+	Reason  string
+	Message string
+	// key tells outcomes apart; retries with the same outcome share it.
+	key string
+}
+
+// OfDecision returns the outcome that a decision stands for.
+func OfDecision(pod *corev1.Pod, d *decide.Decision) Outcome {
+	o := Outcome{Pod: pod, Decision: d, Status: corev1.ConditionFalse, Reason: ReasonPending, Message: Summary(d), key: decisionKey(d)}
+	switch d.Outcome {
+	case v1alpha1.OutcomeAllocated:
+		o.Status, o.Reason = corev1.ConditionTrue, ReasonAllocated
+	case v1alpha1.OutcomeUnsatisfiable:
+		o.Reason = ReasonUnsatisfiable
+	}
+	if d.Class != "" && d.Outcome != v1alpha1.OutcomeAllocated {
+		o.Message = clip(string(d.Class) + ": " + o.Message)
+	}
+	return o
+}
+
+// OfFailure returns the outcome of a failure between decision and bind, or of a
+// Pod that could not be decided on.
+func OfFailure(pod *corev1.Pod, class v1alpha1.FailureClass, message string) Outcome {
+	return Outcome{
+		Pod:     pod,
+		Status:  corev1.ConditionFalse,
+		Reason:  ReasonPending,
+		Message: clip(string(class) + ": " + message),
+		key:     digest("failure", string(class)),
+	}
+}
+
+// Summary says a decision in one line: what was chosen, or for each tier what
+// stood in the way.
+func Summary(d *decide.Decision) string {
+	if d.Outcome == v1alpha1.OutcomeAllocated {
+		return clip(allocated(d))
+	}
+	parts := make([]string, 0, len(d.Tiers))
+	for _, tier := range d.Tiers {
+		parts = append(parts, tier.Name+": "+rejections(tier.Rejections))
+	}
+	if len(parts) == 0 {
+		return clip(d.Message)
+	}
+	return clip(strings.Join(parts, "; "))
+}
+
+// allocated returns "H100 (tier h100, revision 3): node/pool/device".
+func allocated(d *decide.Decision) string {
+	places := make([]string, 0, len(d.Devices))
+	var models []string
+	for _, device := range d.Devices {
+		places = append(places, d.Node+"/"+device.Pool+"/"+device.Device)
+		if n := len(models); n == 0 || models[n-1] != device.Model {
+			models = append(models, device.Model)
+		}
+	}
+	what := strings.Join(models, "+")
+	if what == "" {
+		what = "device"
+	}
+	var of []string
+	if d.Tier != "" {
+		of = append(of, "tier "+d.Tier)
+	}
+	if d.PolicyRevision != 0 {
+		of = append(of, fmt.Sprintf("revision %d", d.PolicyRevision))
+	}
+	if len(of) > 0 {
+		what += " (" + strings.Join(of, ", ") + ")"
+	}
+	return what + ": " + strings.Join(places, ", ")
+}
+
+// rejections returns "160 InUse, 4 DeviceTainted". Devices that are not of the
+// tier at all are mentioned only when there is nothing else to say.
+func rejections(all []v1alpha1.Rejection) string {
+	var parts []string
+	for _, r := range all {
+		if r.Code != v1alpha1.ReasonModelMismatch {
+			parts = append(parts, fmt.Sprintf("%d %s", r.Count, r.Code))
+		}
+	}
+	if len(parts) == 0 {
+		return "no such device"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// decisionKey identifies an outcome across retries: counts may differ, what
+// was chosen or stood in the way may not.
+func decisionKey(d *decide.Decision) string {
+	parts := []string{string(d.Outcome), string(d.Class), d.Policy, fmt.Sprint(d.PolicyRevision), d.PolicyHash, d.Tier, d.Node, d.IdempotencyKey}
+	for _, device := range d.Devices {
+		parts = append(parts, device.Driver, device.Pool, device.Device)
+	}
+	if d.Outcome != v1alpha1.OutcomeAllocated {
+		for _, tier := range d.Tiers {
+			parts = append(parts, tier.Name)
+			for _, r := range tier.Rejections {
+				parts = append(parts, string(r.Code))
+			}
+		}
+	}
+	return digest(parts...)
+}
+
+// RecordName is the AllocationDecision's name: the same outcome of the same Pod
+// has the same name, so that it is never recorded twice.
+func RecordName(pod *corev1.Pod, key string) string {
+	suffix := "-" + digest(string(pod.UID), key)[:16]
+	name := pod.Name
+	if longest := 253 - len(suffix); len(name) > longest {
+		name = strings.TrimRight(name[:longest], "-.")
+	}
+	return name + suffix
+}
+
+func digest(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// clip shortens a message to what API and Events take.
+func clip(message string) string {
+	const more = " ..."
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage-len(more)], "") + more
+}

@@ -1,0 +1,256 @@
+package outcome
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/scheduler/metrics"
+)
+
+const (
+	workers = 4
+	// maxPending bounds the writes that wait. Beyond it new ones are dropped
+	// and counted: a record that is lost is rebuilt from the Pod's annotations.
+	maxPending = 20000
+	// maxTries bounds the tries of one write; with the backoff below they span
+	// about ten minutes.
+	maxTries    = 20
+	firstDelay  = 100 * time.Millisecond
+	longestWait = 30 * time.Second
+)
+
+// Recorder writes AllocationDecisions.
+type Recorder interface {
+	Create(ctx context.Context, record *v1alpha1.AllocationDecision) error
+}
+
+// Publisher tells outcomes in the background.
+type Publisher struct {
+	client   kubernetes.Interface
+	recorder Recorder
+	clock    clock.PassiveClock
+	logger   klog.Logger
+	queue    workqueue.TypedRateLimitingInterface[string]
+
+	mu    sync.Mutex
+	tasks map[string]task
+	told  map[types.UID]map[string]bool
+	last  map[types.UID]string
+}
+
+// task is one write; only the newest of a name is kept.
+type task struct {
+	version int
+	write   func(ctx context.Context) error
+}
+
+// NewPublisher returns a Publisher. Run must be called for it to write.
+func NewPublisher(client kubernetes.Interface, recorder Recorder, c clock.PassiveClock, logger klog.Logger) *Publisher {
+	return &Publisher{
+		client:   client,
+		recorder: recorder,
+		clock:    c,
+		logger:   logger,
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstDelay, longestWait)),
+		tasks: map[string]task{},
+		told:  map[types.UID]map[string]bool{},
+		last:  map[types.UID]string{},
+	}
+}
+
+// Run writes until ctx ends.
+func (p *Publisher) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() {
+			for p.work(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	p.queue.ShutDown()
+	group.Wait()
+}
+
+// Publish tells an outcome: once, however often it is published. The Event goes
+// out through events, which belongs to the Pod's scheduler profile.
+func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
+	p.mu.Lock()
+	if p.last[o.Pod.UID] == o.key {
+		p.mu.Unlock()
+		return
+	}
+	p.last[o.Pod.UID] = o.key
+	if p.told[o.Pod.UID] == nil {
+		p.told[o.Pod.UID] = map[string]bool{}
+	}
+	repeated := p.told[o.Pod.UID][o.key]
+	p.told[o.Pod.UID][o.key] = true
+	p.mu.Unlock()
+
+	if o.Decision != nil && !repeated {
+		record := recordOf(o)
+		p.add("record/"+record.Namespace+"/"+record.Name, func(ctx context.Context) error {
+			return p.recorder.Create(ctx, record)
+		})
+	}
+	if existing := conditionOf(o.Pod); existing != nil && existing.Status == o.Status && existing.Reason == o.Reason && existing.Message == o.Message {
+		return
+	}
+	now := metav1.NewTime(p.clock.Now())
+	p.add("condition/"+string(o.Pod.UID), func(ctx context.Context) error {
+		return p.patchCondition(ctx, o, now)
+	})
+	if !repeated {
+		kind := corev1.EventTypeNormal
+		if o.Status != corev1.ConditionTrue {
+			kind = corev1.EventTypeWarning
+		}
+		recorder.Eventf(o.Pod, nil, kind, "Accelerator"+o.Reason, "Scheduling", "%s", o.Message)
+	}
+}
+
+// Forget drops what is remembered of a Pod that is gone.
+func (p *Publisher) Forget(pod types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.told, pod)
+	delete(p.last, pod)
+}
+
+// Flush waits until everything is written or ctx ends.
+func (p *Publisher) Flush(ctx context.Context) error {
+	err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(context.Context) (bool, error) {
+		return p.pending() == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("flushing outcomes with %d left, %w", p.pending(), err)
+	}
+	return nil
+}
+
+func (p *Publisher) pending() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.tasks)
+}
+
+func (p *Publisher) add(name string, write func(ctx context.Context) error) {
+	p.mu.Lock()
+	before, waits := p.tasks[name]
+	if !waits && len(p.tasks) >= maxPending {
+		p.mu.Unlock()
+		metrics.OutcomesDropped.Inc()
+		return
+	}
+	p.tasks[name] = task{version: before.version + 1, write: write}
+	p.mu.Unlock()
+	p.queue.Add(name)
+}
+
+func (p *Publisher) work(ctx context.Context) bool {
+	name, shutdown := p.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer p.queue.Done(name)
+	p.mu.Lock()
+	t, ok := p.tasks[name]
+	p.mu.Unlock()
+	if !ok {
+		return true
+	}
+	err := t.write(ctx)
+	switch {
+	case err == nil, permanent(err):
+		if err != nil {
+			p.logger.V(2).Info("Outcome not written", "what", name, "err", err)
+		}
+	case p.queue.NumRequeues(name) < maxTries:
+		p.queue.AddRateLimited(name)
+		return true
+	default:
+		p.logger.Error(err, "Outcome given up", "what", name)
+		metrics.OutcomesDropped.Inc()
+	}
+	p.queue.Forget(name)
+	p.mu.Lock()
+	if p.tasks[name].version == t.version {
+		delete(p.tasks, name)
+	}
+	p.mu.Unlock()
+	return true
+}
+
+// permanent says whether another try cannot help: the Pod is gone or replaced,
+// its namespace is going, or the API server does not accept the object.
+func permanent(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) ||
+		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
+
+// patchCondition sets the Pod's condition. The UID keeps it off a Pod of the
+// same name that was created later.
+func (p *Publisher) patchCondition(ctx context.Context, o Outcome, now metav1.Time) error {
+	condition := corev1.PodCondition{
+		Type:               v1alpha1.ConditionAccelerator,
+		Status:             o.Status,
+		Reason:             o.Reason,
+		Message:            o.Message,
+		LastTransitionTime: now,
+	}
+	if existing := conditionOf(o.Pod); existing != nil && existing.Status == o.Status {
+		condition.LastTransitionTime = existing.LastTransitionTime
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": o.Pod.UID},
+		"status":   map[string]any{"conditions": []corev1.PodCondition{condition}},
+	})
+	if err != nil {
+		return fmt.Errorf("encoding condition, %w", err)
+	}
+	_, err = p.client.CoreV1().Pods(o.Pod.Namespace).Patch(ctx, o.Pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("patching condition of pod %s, %w", klog.KObj(o.Pod), err)
+	}
+	return nil
+}
+
+func recordOf(o Outcome) *v1alpha1.AllocationDecision {
+	record := &v1alpha1.AllocationDecision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.Pod.Namespace,
+			Name:      RecordName(o.Pod, o.key),
+		},
+		Spec: *o.Decision.AllocationDecisionSpec.DeepCopy(),
+	}
+	if o.Decision.Policy != "" {
+		record.Labels = map[string]string{v1alpha1.LabelPolicy: o.Decision.Policy}
+	}
+	return record
+}
+
+func conditionOf(pod *corev1.Pod) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == v1alpha1.ConditionAccelerator {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
