@@ -27,7 +27,7 @@ import (
 func Node(ctx context.Context, client kubernetes.Interface, node string, hardware inventory.Inventory) error {
 	object, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("looking up node, %w", err)
+		return fmt.Errorf("looking up node %s, %w", node, err)
 	}
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "node", node))
 	running, stop := context.WithCancelCause(ctx)
