@@ -1,0 +1,242 @@
+package binaries
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+var fakeProgram = program{
+	name: Kwok, version: KwokVersion, module: "kwok", pkg: "example.test/kwok", ldflags: "-s", probe: []string{"--version"},
+}
+
+// fakeGo acts as the go command: it writes content to the file after -o.
+type fakeGo struct {
+	builds  atomic.Int32
+	content string
+	err     error
+	said    string
+	before  func()
+}
+
+func (f *fakeGo) run(_ context.Context, dir string, env, args []string, out io.Writer) error {
+	if args[0] == "env" {
+		fmt.Fprintln(out, "go1.99.0")
+		return nil
+	}
+	f.builds.Add(1)
+	if f.before != nil {
+		f.before()
+	}
+	if _, err := os.Stat(filepath.Join(dir, "go.sum")); err != nil {
+		return fmt.Errorf("no pinned sums, %w", err)
+	}
+	if !slices.Contains(env, "GOWORK=off") || !slices.Contains(args, "-mod=readonly") {
+		return errors.New("the caller's workspace or an unpinned module would be used")
+	}
+	target := args[slices.Index(args, "-o")+1]
+	if err := os.WriteFile(target, []byte(f.content), 0o755); err != nil {
+		return err
+	}
+	fmt.Fprint(out, f.said)
+	return f.err
+}
+
+func newBuilder(t *testing.T, f *fakeGo) *builder {
+	t.Helper()
+	return &builder{cache: t.TempDir(), progress: io.Discard, run: f.run}
+}
+
+// files lists what lies below the cache, without locks.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && !strings.HasSuffix(path, ".lock") {
+			found = append(found, filepath.Base(path))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(found)
+	return found
+}
+
+func TestBuiltOnceAndThenFound(t *testing.T) {
+	f := &fakeGo{content: "program"}
+	b := newBuilder(t, f)
+	first, err := b.cached(t.Context(), fakeProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := b.cached(t.Context(), fakeProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first != second || f.builds.Load() != 1 {
+		t.Errorf("paths %s and %s after %d builds, want one build", first, second, f.builds.Load())
+	}
+	if got, want := files(t, b.cache), []string{".kwok.sha256", "kwok"}; !slices.Equal(got, want) {
+		t.Errorf("the cache holds %v, want %v", got, want)
+	}
+}
+
+func TestADamagedProgramIsBuiltAgain(t *testing.T) {
+	damages := map[string]func(path string) error{
+		"cut short":     func(path string) error { return os.Truncate(path, 3) },
+		"same length":   func(path string) error { return os.WriteFile(path, []byte("prOgram"), 0o755) },
+		"not to be run": func(path string) error { return os.Chmod(path, 0o644) },
+		"no stamp":      func(path string) error { return os.Remove(stampOf(path)) },
+		"torn stamp":    func(path string) error { return os.Truncate(stampOf(path), 10) },
+		"gone":          os.Remove,
+	}
+	for name, damage := range damages {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeGo{content: "program"}
+			b := newBuilder(t, f)
+			path, err := b.cached(t.Context(), fakeProgram)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(path); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.cached(t.Context(), fakeProgram); err != nil {
+				t.Fatal(err)
+			}
+			content, err := os.ReadFile(path)
+			if err != nil || string(content) != "program" || f.builds.Load() != 2 {
+				t.Errorf("after %d builds the program is %q, %v", f.builds.Load(), content, err)
+			}
+			if !intact(path) {
+				t.Error("the program that was built again is not intact")
+			}
+		})
+	}
+}
+
+func TestAFailedBuildLeavesNothingAndShowsWhy(t *testing.T) {
+	f := &fakeGo{content: "half", err: errors.New("exit status 1"), said: "some/pkg\n./main.go:1: undefined: x\n"}
+	b := newBuilder(t, f)
+	_, err := b.cached(t.Context(), fakeProgram)
+	if err == nil || !strings.Contains(err.Error(), "undefined: x") || !strings.Contains(err.Error(), "exit status 1") {
+		t.Fatalf("error = %v, want what the compiler said", err)
+	}
+	if got := files(t, b.cache); len(got) != 0 {
+		t.Errorf("the cache holds %v, want nothing", got)
+	}
+	f.err = nil
+	if _, err := b.cached(t.Context(), fakeProgram); err != nil {
+		t.Errorf("the next try fails, %v", err)
+	}
+}
+
+func TestWhatABrokenOffBuildLeftIsRemoved(t *testing.T) {
+	b := newBuilder(t, &fakeGo{content: "program"})
+	k, err := key(fakeProgram, "go1.99.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := filepath.Join(b.cache, "bin", k, ".kwok.new-123")
+	if err := os.MkdirAll(left, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(left, "kwok"), []byte("half"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.cached(t.Context(), fakeProgram); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was left is still there: %v", err)
+	}
+}
+
+func TestManyAtOnceBuildOnce(t *testing.T) {
+	f := &fakeGo{content: "program"}
+	cache := t.TempDir()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			b := &builder{cache: cache, progress: io.Discard, run: f.run}
+			path, err := b.cached(t.Context(), fakeProgram)
+			if err != nil || !intact(path) {
+				t.Errorf("%s, %v", path, err)
+			}
+		})
+	}
+	wg.Wait()
+	if f.builds.Load() != 1 {
+		t.Errorf("%d builds, want 1", f.builds.Load())
+	}
+}
+
+func TestKeyCoversWhatTheProgramDependsOn(t *testing.T) {
+	base, err := key(fakeProgram, "go1.26.8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags, module := fakeProgram, fakeProgram
+	flags.ldflags = "-w"
+	module.module = "etcd"
+	for name, other := range map[string]func() (string, error){
+		"the Go version": func() (string, error) { return key(fakeProgram, "go1.26.9") },
+		"the flags":      func() (string, error) { return key(flags, "go1.26.8") },
+		"the module":     func() (string, error) { return key(module, "go1.26.8") },
+	} {
+		if got, err := other(); err != nil || got == base {
+			t.Errorf("%s makes no other key: %s, %v", name, got, err)
+		}
+	}
+	again, err := key(fakeProgram, "go1.26.8")
+	if err != nil || again != base {
+		t.Errorf("the same program has the keys %s and %s, %v", base, again, err)
+	}
+}
+
+// The versions that this package tells are those that the modules pin.
+func TestVersionsAreThePinnedOnes(t *testing.T) {
+	for module, want := range map[string]string{
+		"kubernetes": "k8s.io/kubernetes " + KubernetesVersion,
+		"etcd":       "go.etcd.io/etcd/server/v3 " + EtcdVersion,
+		"kwok":       "sigs.k8s.io/kwok " + KwokVersion,
+	} {
+		content, err := moduleFiles.ReadFile("modules/" + module + ".mod")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(content, []byte(want+"\n")) {
+			t.Errorf("modules/%s.mod does not ask for %q", module, want)
+		}
+	}
+	for _, p := range programs {
+		if !p.own() && (p.version == "" || p.expect == 0 || p.probe == nil) {
+			t.Errorf("%s: version, expected time and probe are needed", p.name)
+		}
+	}
+}
+
+func TestLongBuildsAreTold(t *testing.T) {
+	var said bytes.Buffer
+	b := newBuilder(t, &fakeGo{content: "program"})
+	b.progress = &said
+	if _, err := b.cached(t.Context(), fakeProgram); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"building kwok " + KwokVersion, "built kwok"} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("progress %q lacks %q", said.String(), want)
+		}
+	}
+}
