@@ -11,12 +11,12 @@ import (
 	"gpuladder.dev/ladder/policies/decide"
 )
 
-// Difference is one decision that came out otherwise.
+// Difference is one decision or digest that came out otherwise.
 type Difference struct {
 	// Line and Entry say where it stands.
 	Line  int
 	Entry int64
-	// Pod was asked about.
+	// Pod was asked about; empty for a digest.
 	Pod types.NamespacedName
 	// Fields are what differs, in the order of their paths.
 	Fields []FieldDifference

@@ -9,6 +9,7 @@
 //	decide   a question, and the decision or the error that was the answer
 //	assume   a decision was charged
 //	forget   a charge was taken back
+//	digest   what the State's digest was here
 //
 // `ladder decide --bundle` writes one for a run on files; ladder-scheduler
 // writes one as it goes, and begins each new file with a snapshot

@@ -66,6 +66,7 @@ const (
 	opDecide op = "decide"
 	opAssume op = "assume"
 	opForget op = "forget"
+	opDigest op = "digest"
 )
 
 // entry is one line after the header.
@@ -85,6 +86,8 @@ type entry struct {
 	Error    string          `json:"error,omitempty"`
 	// InFlight belongs to assume.
 	InFlight bool `json:"inFlight,omitempty"`
+	// Digest is the State's here.
+	Digest string `json:"digest,omitempty"`
 }
 
 // query is decide.Query in JSON.

@@ -78,7 +78,7 @@ func (r *Recorder) begin(name string, w io.Writer) {
 // that is not possible ([ErrHistory], or an error of writing), the Recorder
 // goes on in the old one and what was written to w is to be thrown away.
 func (r *Recorder) Rotate(name string, w io.Writer) error {
-	if err := r.Flush(); err != nil {
+	if err := r.Seal(); err != nil {
 		return fmt.Errorf("closing the journal %s, %w", r.name, err)
 	}
 	next := NewRecorder(r.opts, name, w)
@@ -88,7 +88,7 @@ func (r *Recorder) Rotate(name string, w io.Writer) error {
 	if next.state.Digest() != r.state.Digest() {
 		return fmt.Errorf("writing a snapshot, %w", ErrHistory)
 	}
-	if err := next.Flush(); err != nil {
+	if err := next.Seal(); err != nil {
 		return fmt.Errorf("writing a snapshot, %w", err)
 	}
 	// The State that has been lived with stays; only the writing moves.
@@ -199,6 +199,13 @@ func (r *Recorder) Forget(pod types.NamespacedName) {
 	r.state.Forget(pod)
 	delete(r.assumed, pod)
 	r.entry(entry{Op: opForget, Namespace: pod.Namespace, Name: pod.Name})
+}
+
+// Seal writes the State's digest, so that a replay also compares what no later
+// decision depends on, and flushes. Further entries may follow.
+func (r *Recorder) Seal() error {
+	r.entry(entry{Op: opDigest, Digest: r.state.Digest()})
+	return r.Flush()
 }
 
 // Digest is State.Digest.

@@ -33,7 +33,7 @@ type Report struct {
 	Header Header
 	// Entries and Decisions count what was replayed.
 	Entries, Decisions int
-	// Differences are the decisions that came out otherwise, in order.
+	// Differences are the decisions and digests that came out otherwise, in order.
 	Differences []Difference
 	// Digest is the State's at the end.
 	Digest string
@@ -206,6 +206,14 @@ func (w *walker) apply(line int, e *entry) error {
 		return nil
 	case opDecide:
 		return w.decide(line, e)
+	case opDigest:
+		if now := w.state.Digest(); now != e.Digest {
+			w.report.Differences = append(w.report.Differences, Difference{
+				Line: line, Entry: e.N,
+				Fields: []FieldDifference{{Path: "digest", Recorded: quote(e.Digest), Now: quote(now)}},
+			})
+		}
+		return nil
 	}
 	return fmt.Errorf("op %q is not known", e.Op)
 }

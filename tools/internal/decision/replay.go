@@ -22,11 +22,11 @@ type Replayed struct {
 	Notes         []string     `json:"notes,omitempty"`
 }
 
-// Difference is one decision that came out otherwise.
+// Difference is one decision, or without a Pod one digest, that came out otherwise.
 type Difference struct {
 	Line      int      `json:"line"`
-	Namespace string   `json:"namespace"`
-	Pod       string   `json:"pod"`
+	Namespace string   `json:"namespace,omitempty"`
+	Pod       string   `json:"pod,omitempty"`
 	Fields    []string `json:"fields"`
 }
 
@@ -116,7 +116,11 @@ func (p *printer) replayed(r Replayed) {
 		p.line("  note: %s", n)
 	}
 	for _, d := range r.Differences {
-		p.line("  line %d, Pod %s/%s", d.Line, d.Namespace, d.Pod)
+		what := "the state"
+		if d.Pod != "" {
+			what = "Pod " + d.Namespace + "/" + d.Pod
+		}
+		p.line("  line %d, %s", d.Line, what)
 		for i, f := range d.Fields {
 			if i == mostFields {
 				p.line("    and %d more fields", len(d.Fields)-i)

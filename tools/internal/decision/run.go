@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/decide"
@@ -77,20 +78,27 @@ func Run(set *manifest.Set, s Settings) ([]*decide.Decision, error) {
 		decisions = append(decisions, d)
 	}
 	if recorder != nil {
-		if err := recorder.Flush(); err != nil {
+		if err := recorder.Seal(); err != nil {
 			return nil, err
 		}
 	}
 	return decisions, nil
 }
 
+// fieldPath is a path as the engine puts it before what it says.
+var fieldPath = regexp.MustCompile(`^([a-z][A-Za-z]*[.\[][^ ]*): `)
+
 // blame says that the engine refuses an object, with the field where it tells one.
 func blame(o manifest.Object, err error) error {
-	var f *field.Error
-	if errors.As(err, &f) {
-		return &manifest.Error{Source: o.Source, Object: o.String(), Field: f.Field, Msg: f.ErrorBody(), Err: err}
+	msg := strings.TrimPrefix(err.Error(), o.String()+", ")
+	out := &manifest.Error{Source: o.Source, Object: o.String(), Msg: msg, Err: err}
+	if m := fieldPath.FindStringSubmatch(msg); m != nil {
+		out.Field, out.Msg = m[1], strings.TrimPrefix(msg, m[0])
 	}
-	return &manifest.Error{Source: o.Source, Object: o.String(), Msg: err.Error(), Err: err}
+	if errors.Is(err, decide.ErrNotFound) {
+		out.Msg += "; add it to the input"
+	}
+	return out
 }
 
 // tally counts decisions by outcome.
