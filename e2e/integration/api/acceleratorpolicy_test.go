@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,7 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
@@ -296,4 +299,24 @@ func TestOnUnhealthy(t *testing.T) {
 		{name: "negative grace", object: unhealthy(v1alpha1.OnUnhealthy{GracePeriod: lasting(-time.Second)}), refused: grace},
 		{name: "half a second of grace", object: unhealthy(v1alpha1.OnUnhealthy{GracePeriod: lasting(1500 * time.Millisecond)}), refused: grace},
 	})
+}
+
+// TestLabelSyntax pins the one place where the API server is more lenient than
+// Validate: CEL's cost limits don't let a CRD look into the unbounded strings
+// of a label selector. The policy controller validates again and says so.
+func TestLabelSyntax(t *testing.T) {
+	for name, selector := range map[string]metav1.LabelSelector{
+		"key":   {MatchLabels: map[string]string{"a b": "c"}},
+		"value": {MatchLabels: map[string]string{"a": "b c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := policy(func(s *v1alpha1.AcceleratorPolicySpec) { s.NamespaceSelector = &selector })
+			if got, want := paths(p.Validate()), []string{"spec.namespaceSelector.matchLabels"}; !slices.Equal(got, want) {
+				t.Errorf("Validate refuses %q, want %q", got, want)
+			}
+			if err := apiserver.Get(t).Client.Create(t.Context(), p, client.DryRunAll); err != nil {
+				t.Errorf("the API server refuses it by now, so the tables can hold it: %v", err)
+			}
+		})
+	}
 }
