@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,7 +80,7 @@ func choose(policy *v1alpha1.AcceleratorPolicy, h *history, invalid error, now t
 
 func setReady(policy *v1alpha1.AcceleratorPolicy, now time.Time, ready bool, reason, message string) {
 	condition := metav1.Condition{
-		Type: ConditionReady, Status: metav1.ConditionFalse, Reason: reason, Message: cut(message),
+		Type: ConditionReady, Status: metav1.ConditionFalse, Reason: reason, Message: oneLine(message),
 		ObservedGeneration: policy.Generation, LastTransitionTime: metav1.NewTime(now),
 	}
 	if ready {
@@ -88,9 +89,12 @@ func setReady(policy *v1alpha1.AcceleratorPolicy, now time.Time, ready bool, rea
 	meta.SetStatusCondition(&policy.Status.Conditions, condition)
 }
 
-func cut(message string) string {
+// oneLine makes a message of several errors fit for a condition, and for the
+// refusal of a Pod that repeats it: one line, not too long.
+func oneLine(message string) string {
+	message = strings.ReplaceAll(message, "\n", "; ")
 	if len(message) > maxMessage {
-		return message[:maxMessage-3] + "..."
+		return strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
 	}
 	return message
 }
