@@ -104,31 +104,20 @@ func (r *run) option(unmet int) *option {
 	return &option{node: s.n, vector: slices.Clone(s.fixed), unmet: unmet, rank: r.rank(), chosen: s.chosen}
 }
 
-// rank is the number of devices on the node that are eligible for the
-// policy's chosen tier, or without a policy for any of the chosen alternatives.
+// rank is the number of devices on the node that are eligible for any of the
+// chosen alternatives.
 func (r *run) rank() int {
 	s := &r.search
-	var seen map[*device]bool
-	count := 0
+	if len(r.prob.requests) == 1 {
+		return len(s.candidates(r.prob.requests[0].alts[s.fixed[0]]))
+	}
+	seen := map[*device]bool{}
 	for i, req := range r.prob.requests {
-		list := s.candidates(req.alts[s.fixed[i]])
-		switch {
-		case req.claim.policy:
-			return len(list)
-		case len(r.prob.requests) == 1:
-			return len(list)
-		}
-		if seen == nil {
-			seen = map[*device]bool{}
-		}
-		for _, d := range list {
-			if !seen[d] {
-				seen[d] = true
-				count++
-			}
+		for _, d := range s.candidates(req.alts[s.fixed[i]]) {
+			seen[d] = true
 		}
 	}
-	return count
+	return len(seen)
 }
 
 // choose returns the first option in the order of choice, or nil.

@@ -4,7 +4,6 @@ package decide
 // or different ones. The rules are those of the in-tree allocator.
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -16,7 +15,8 @@ type constraintKind int
 const (
 	matchValues constraintKind = iota
 	distinctValues
-	// sameModel is a policy's mixModels: Never.
+	// sameModel is a policy's mixModels: Never. With NVIDIA's driver it means
+	// the same productName, which is what a claim can say.
 	sameModel
 )
 
@@ -28,7 +28,6 @@ type constraint struct {
 	domain    string
 	id        resourceapi.QualifiedName
 	requests  []string // empty: all of the claim
-	models    []string // of the tier, for sameModel
 }
 
 func newConstraint(kind constraintKind, attribute string, requests []string) *constraint {
@@ -54,10 +53,10 @@ type attrValue struct {
 // valueOf is the device's value for the constraint.
 func (c *constraint) valueOf(d *device) attrValue {
 	if c.kind == sameModel {
-		if model := cmp.Or(d.model.firstOf(c.models), d.model.plain()); model != "" {
-			return attrValue{kind: 's', text: model}
+		if d.model.name == "" {
+			return attrValue{}
 		}
-		return attrValue{}
+		return attrValue{kind: 's', text: d.model.name}
 	}
 	a, ok := d.spec.Attributes[c.qualified]
 	if !ok && c.domain == d.id.driver {

@@ -125,6 +125,7 @@ type podDigest struct {
 	UID              types.UID
 	Policy, Revision string
 	Pinned           bool
+	Model            string
 	Created          int64
 	Node             string
 	Done             bool
@@ -142,6 +143,7 @@ func podContent(obj *corev1.Pod, r resources) podDigest {
 		Namespace: obj.Namespace, Name: obj.Name, UID: obj.UID,
 		Policy: obj.Labels[v1alpha1.LabelPolicy], Revision: revision, Pinned: pinned,
 		Created: obj.CreationTimestamp.UTC().UnixNano(),
+		Model:   obj.Annotations[v1alpha1.AnnotationModel],
 		Node:    obj.Spec.NodeName,
 		Done:    obj.Status.Phase == corev1.PodSucceeded || obj.Status.Phase == corev1.PodFailed,
 		Claims:  obj.Spec.ResourceClaims, Statuses: obj.Status.ResourceClaimStatuses,
@@ -194,6 +196,7 @@ type claimDigest struct {
 	Entry           string
 	Spec            resourceapi.DeviceClaim
 	Allocation      *resourceapi.AllocationResult
+	ReservedFor     []types.UID
 }
 
 func claimContent(obj *resourceapi.ResourceClaim) claimDigest {
@@ -201,6 +204,7 @@ func claimContent(obj *resourceapi.ResourceClaim) claimDigest {
 		Namespace: obj.Namespace, Name: obj.Name, UID: obj.UID, Owner: podOwner(obj),
 		Entry: obj.Annotations[resourceapi.PodResourceClaimAnnotation],
 		Spec:  obj.Spec.Devices, Allocation: obj.Status.Allocation,
+		ReservedFor: podsOf(obj),
 	}
 	if d.Allocation != nil {
 		a := *d.Allocation
@@ -250,15 +254,13 @@ func quotaContent(obj *v1alpha1.TenantQuota) quotaDigest {
 	return d
 }
 
-type keptContent struct{ Device, Model string }
-
 type assumedDigest struct {
 	Namespace, Pod, Node string
 	Holds                []holdDigest
 }
 
 type holdDigest struct {
-	Device          string
+	Device, Model   string
 	Reserved, Share bool
 	Takes           quantities
 }
@@ -266,7 +268,7 @@ type holdDigest struct {
 func assumedContent(pod podKey, a *assumption) assumedDigest {
 	d := assumedDigest{Namespace: pod.Namespace, Pod: pod.Name, Node: a.node}
 	for _, h := range a.holds {
-		d.Holds = append(d.Holds, holdDigest{h.use.id.String(), h.reserved, h.share, h.takes})
+		d.Holds = append(d.Holds, holdDigest{h.use.id.String(), h.decided, h.reserved, h.share, h.takes})
 	}
 	return d
 }

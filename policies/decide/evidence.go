@@ -82,10 +82,14 @@ func (r *run) setVerdict(ev *evaluation, n *node, chosen *option) setVerdict {
 	}
 	s.looseConstraints, s.looseQuota = true, true
 	if !s.solve() {
-		if a.all {
-			return setVerdict{notEnoughDevices, fmt.Sprintf("%d eligible on the node, all that match are wanted", len(s.candidates(a)))}
+		what := "but not together with all that the Pod asks for"
+		switch {
+		case a.all:
+			what = "all that match are wanted"
+		case a.sameModel():
+			what = fmt.Sprintf("not %d of one model together", a.count)
 		}
-		return setVerdict{notEnoughDevices, fmt.Sprintf("%d eligible on the node, but not together with all that the Pod asks for", len(s.candidates(a)))}
+		return setVerdict{notEnoughDevices, fmt.Sprintf("%d eligible on the node, %s", len(s.candidates(a)), what)}
 	}
 	s.looseConstraints = false
 	if !s.solve() {
@@ -103,8 +107,6 @@ func (r *run) constraintWords(a *alternative) string {
 			match = append(match, k.attribute)
 		case distinctValues:
 			distinct = append(distinct, k.attribute)
-		case sameModel:
-			match = append(match, "the model")
 		}
 	}
 	var words []string

@@ -45,7 +45,8 @@ type slice struct {
 	name     string
 	pool     *pool
 	spec     *resourceapi.ResourceSliceSpec
-	devices  []*device // by name
+	listed   []*device // as published, by name
+	devices  []*device // without names that were listed before in the pool
 	reach    *reach    // nil: each device has its own
 	verdicts verdictCache
 	sum      lanes
@@ -73,7 +74,7 @@ func (d *device) pool() *pool { return d.slice.pool }
 
 // newSlice indexes a ResourceSlice.
 func newSlice(obj *resourceapi.ResourceSlice) *slice {
-	s := &slice{name: obj.Name, spec: &obj.Spec, devices: make([]*device, 0, len(obj.Spec.Devices))}
+	s := &slice{name: obj.Name, spec: &obj.Spec, listed: make([]*device, 0, len(obj.Spec.Devices))}
 	if !ptr.Deref(obj.Spec.PerDeviceNodeSelection, false) {
 		s.reach = newReach(obj.Spec.NodeName, obj.Spec.AllNodes, obj.Spec.NodeSelector)
 	}
@@ -91,9 +92,10 @@ func newSlice(obj *resourceapi.ResourceSlice) *slice {
 		if d.reach == nil {
 			d.reach = newReach(spec.NodeName, spec.AllNodes, spec.NodeSelector)
 		}
-		s.devices = append(s.devices, d)
+		s.listed = append(s.listed, d)
 	}
-	slices.SortStableFunc(s.devices, func(a, b *device) int { return cmp.Compare(a.id.device, b.id.device) })
+	slices.SortStableFunc(s.listed, func(a, b *device) int { return cmp.Compare(a.id.device, b.id.device) })
+	s.devices = s.listed
 	return s
 }
 
@@ -112,7 +114,7 @@ func compareSlices(a, b *slice) int {
 	if a.pool != b.pool {
 		return comparePoolKeys(a.pool.key, b.pool.key)
 	}
-	return cmp.Or(cmp.Compare(a.devices[0].id.device, b.devices[0].id.device), cmp.Compare(a.name, b.name))
+	return cmp.Or(cmp.Compare(a.listed[0].id.device, b.listed[0].id.device), cmp.Compare(a.name, b.name))
 }
 
 // refresh computes current, problem and counters from slices.
@@ -133,13 +135,38 @@ func (p *pool) refresh() {
 			continue
 		}
 		newest = append(newest, s)
-		if len(s.devices) > 0 {
+		if len(s.listed) > 0 {
 			p.current = append(p.current, s)
 		}
 	}
 	slices.SortFunc(newest, func(a, b *slice) int { return cmp.Compare(a.name, b.name) })
 	slices.SortFunc(p.current, compareSlices)
-	p.problem = p.validate(newest)
+	twice := p.dropDuplicates()
+	if p.problem = p.validate(newest); p.problem == "" && twice != "" {
+		p.problem = "device " + twice + " is published twice"
+	}
+}
+
+// dropDuplicates makes every device count once, though a name that is
+// published twice makes the pool invalid, and returns the first such name.
+func (p *pool) dropDuplicates() (twice string) {
+	seen := map[string]bool{}
+	for _, s := range p.current {
+		once := make([]*device, 0, len(s.listed))
+		for _, d := range s.listed {
+			if seen[d.id.device] {
+				twice = cmp.Or(twice, d.id.device)
+				continue
+			}
+			seen[d.id.device] = true
+			once = append(once, d)
+		}
+		if len(once) != len(s.devices) {
+			s.verdicts = verdictCache{}
+		}
+		s.devices = once
+	}
+	return twice
 }
 
 // validate says why the newest generation can't be used, or "".
@@ -165,13 +192,8 @@ func (p *pool) validate(newest []*slice) string {
 			p.counters[set.Name] = left
 		}
 	}
-	seen := map[string]bool{}
 	for _, s := range p.current {
 		for _, d := range s.devices {
-			if seen[d.id.device] {
-				return "device " + d.id.device + " is published twice"
-			}
-			seen[d.id.device] = true
 			if problem := p.counters.check(d.spec); problem != "" {
 				return problem
 			}
@@ -265,7 +287,9 @@ func (st *State) changePool(p *pool, change func()) {
 		for _, s := range list {
 			for _, d := range s.devices {
 				if u := st.uses[d.id]; u != nil {
-					st.settleModel(u)
+					for _, h := range u.holds {
+						st.settleModel(h)
+					}
 				}
 			}
 		}

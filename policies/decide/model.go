@@ -47,6 +47,14 @@ func modelKeyOf(driver string, attrs map[resourceapi.QualifiedName]resourceapi.D
 	}
 }
 
+// namedModel is the key of a device of which only the model's name is known.
+func namedModel(driver, model string) modelKey {
+	if model == "" || (driver != v1alpha1.DriverName && driver != v1alpha1.NVIDIADriverName) {
+		return modelKey{}
+	}
+	return modelKey{driver, model}
+}
+
 // has says whether the device is of this model: the model itself, or with
 // NVIDIA's driver one word of productName.
 func (k modelKey) has(model string) bool {

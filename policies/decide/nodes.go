@@ -25,9 +25,6 @@ type node struct {
 	local []*slice // slices of this node alone, in the order of choice
 	has   resources
 	used  resources
-	// imaginedFor is the selection that a node of the relaxed evaluation
-	// stands for.
-	imaginedFor *reach
 	// index is the node's place in State.nodeOrder.
 	index int
 }

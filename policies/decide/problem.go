@@ -284,31 +284,27 @@ func policyClaimOf(rev *revision, ref string) *claimProblem {
 			a.after = t.After.Duration
 		}
 		if a.sameModel() {
-			a.constraints = append(slices.Clip(c.constraints), &constraint{kind: sameModel, models: t.Models})
+			a.constraints = append(slices.Clip(c.constraints), &constraint{kind: sameModel})
 		}
 		r.alts = append(r.alts, a)
 	}
 	return c
 }
 
-// policyTolerations is the one toleration that a policy's claim may have: it
-// keeps a Pod on a device that has failed, for a while or for ever. A failed
-// device is also unhealthy, which nothing tolerates, so it never lets a device
-// be chosen that would not be otherwise.
+// policyTolerations is the one toleration that a policy's claim may have, as
+// the compiled template has it. It keeps a bound Pod on a device that has
+// failed, until the grace period is over or whoever carries out onUnhealthy has
+// come. A failed device is also unhealthy, which nothing tolerates, so it never
+// lets a device be chosen that would not be otherwise.
 func policyTolerations(o *v1alpha1.OnUnhealthy) []resourceapi.DeviceToleration {
-	t := resourceapi.DeviceToleration{
+	if o.Action == v1alpha1.UnhealthyEvict && (o.GracePeriod == nil || o.GracePeriod.Duration == 0) {
+		return nil
+	}
+	return []resourceapi.DeviceToleration{{
 		Key:      v1alpha1.TaintFailed,
 		Operator: resourceapi.DeviceTolerationOpExists,
 		Effect:   resourceapi.DeviceTaintEffectNoExecute,
-	}
-	switch {
-	case o.Action == v1alpha1.UnhealthyKeep:
-	case o.Action == v1alpha1.UnhealthyEvict && o.GracePeriod != nil && o.GracePeriod.Duration > 0:
-		t.TolerationSeconds = ptr.To(int64(o.GracePeriod.Seconds()))
-	default:
-		return nil
-	}
-	return []resourceapi.DeviceToleration{t}
+	}}
 }
 
 // madeFrom checks that a claim has the request and the alternatives that the

@@ -105,7 +105,7 @@ func (st *State) budgetOf(p *pod, fresh bool) *budget {
 	}
 	if p.assumed != nil {
 		for _, h := range p.assumed.holds {
-			if i := b.place(h.use.model); i >= 0 {
+			if i := b.place(h.model); i >= 0 {
 				b.used[i]--
 			}
 		}

@@ -37,17 +37,13 @@ func newReach(nodeName *string, allNodes *bool, selector *corev1.NodeSelector) *
 	return r
 }
 
-// reaches says whether the node can use the device. A node that is only
-// imagined (see imagineNodes) is reached by its name, or by the selection it
-// was imagined for.
+// reaches says whether the node, which must exist, can use the device.
 func (st *State) reaches(r *reach, n *node) bool {
 	switch {
 	case r.node != "":
 		return r.node == n.name
 	case r.all:
 		return true
-	case n.obj == nil:
-		return n.imaginedFor == r
 	case r.selector == nil:
 		return false
 	}

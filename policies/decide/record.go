@@ -192,13 +192,15 @@ func (r *run) modelFor(a *alternative, m modelKey) string {
 }
 
 func (r *run) allocatedModel(c *claimProblem, res *resourceapi.DeviceRequestAllocationResult) string {
-	u := r.st.uses[deviceID{res.Driver, res.Pool, res.Device}]
 	var m modelKey
-	switch dev := r.st.deviceOf(res); {
-	case dev != nil:
+	if dev := r.st.deviceOf(res); dev != nil {
 		m = dev.model
-	case u != nil:
-		m = u.model
+	} else if u := r.st.uses[deviceID{res.Driver, res.Pool, res.Device}]; u != nil {
+		for _, h := range u.holds {
+			if h.claim == c.obj.Name && h.namespace == c.obj.Namespace {
+				m = h.model
+			}
+		}
 	}
 	for _, req := range c.requests {
 		for _, a := range req.alts {

@@ -23,10 +23,8 @@ type run struct {
 	// usable, `after` elapsed, the tenant's usage zero.
 	relaxed bool
 
-	nodes    []*node   // in order of names; imagined ones last
+	nodes    []*node   // in order of names
 	refused  []refusal // by the node's place
-	suitable int
-	imagined map[string]int // places of imagined nodes, by name
 	reached  map[*reach]reachable
 	counters map[*pool]counterSets
 	evals    []*evaluation // by the alternative's place
@@ -48,13 +46,10 @@ func (st *State) newRun(prob *problem, q *Query, relaxed bool) *run {
 		evals:  make([]*evaluation, len(prob.alts)),
 	}
 	r.search.r = r
+	r.refused = make([]refusal, len(r.nodes))
 	if relaxed {
-		r.imagineNodes()
-		r.refused = make([]refusal, len(r.nodes))
-		r.suitable = len(r.nodes)
 		return r
 	}
-	r.refused = make([]refusal, len(r.nodes))
 	switch st.opts.NodeChecks {
 	case ExternalNodeChecks:
 		r.others = q.NodeRejections
@@ -76,11 +71,6 @@ func (st *State) newRun(prob *problem, q *Query, relaxed bool) *run {
 			}
 		}
 	}
-	for _, why := range r.refused {
-		if why == nodeOK {
-			r.suitable++
-		}
-	}
 	return r
 }
 
@@ -96,49 +86,10 @@ func allocatedSelectors(prob *problem) []*nodeaffinity.LazyErrorNodeSelector {
 	return out
 }
 
-// imagineNodes adds a node for each node selection that no existing node
-// meets: "nodes usable" includes a node that will come back.
-func (r *run) imagineNodes() {
-	r.nodes = slices.Clone(r.nodes)
-	r.imagined = map[string]int{}
-	seen := map[*reach]bool{}
-	for _, p := range r.st.poolOrder {
-		for _, s := range p.current {
-			for _, d := range s.devices {
-				if seen[d.reach] {
-					continue
-				}
-				seen[d.reach] = true
-				switch n := r.st.nodes[d.reach.node]; {
-				case d.reach.node != "" && n != nil && n.obj != nil:
-				case d.reach.node != "":
-					if _, known := r.imagined[d.reach.node]; !known {
-						r.imagine(&node{name: d.reach.node})
-					}
-				case !slices.ContainsFunc(r.st.nodeOrder, func(n *node) bool { return r.st.reaches(d.reach, n) }):
-					r.imagine(&node{name: fmt.Sprintf("(imagined %d)", len(r.imagined)), imaginedFor: d.reach})
-				}
-			}
-		}
-	}
-}
-
-func (r *run) imagine(n *node) {
-	if base := r.st.nodes[n.name]; base != nil {
-		n.local = base.local
-	}
-	n.index = len(r.nodes)
-	r.imagined[n.name] = n.index
-	r.nodes = append(r.nodes, n)
-}
-
 // placeOf is the place of the node of this name, or -1.
 func (r *run) placeOf(name string) int {
 	if n := r.st.nodes[name]; n != nil && n.obj != nil {
 		return n.index
-	}
-	if i, ok := r.imagined[name]; ok {
-		return i
 	}
 	return -1
 }

@@ -204,7 +204,7 @@ func (s *search) fits(a *alternative, d *device) (quantities, bool) {
 		}
 		again = true
 	}
-	if !s.looseConstraints && !s.joins(a, d) {
+	if !s.joins(a, d) {
 		return nil, false
 	}
 	if !a.admin && !s.looseQuota && !s.r.budget.allows(d.model, 1) {
@@ -234,11 +234,14 @@ func (s *search) fits(a *alternative, d *device) (quantities, bool) {
 // joins: the constraints hold between the device and those chosen.
 func (s *search) joins(a *alternative, d *device) bool {
 	for _, k := range a.constraints {
+		if s.looseConstraints && k.kind != sameModel {
+			continue
+		}
 		if !s.holds(k, a, d) {
 			return false
 		}
 	}
-	if a.count > 1 && len(a.request.wishes) > 0 {
+	if len(a.request.wishes) > 0 {
 		for _, k := range s.wishes {
 			if !s.holds(k, a, d) {
 				return false
@@ -469,11 +472,11 @@ func (s *search) settle() (unmet int, ok bool) {
 	return 0, false
 }
 
-// wishesOf are the wishes of the request that has some and takes several
-// devices: one device shares everything with itself.
+// wishesOf are the wishes of the request that has some. A wish is met where it
+// could as well be a constraint.
 func (s *search) wishesOf() []*constraint {
-	for i, req := range s.r.prob.requests {
-		if len(req.wishes) > 0 && req.alts[s.fixed[i]].count > 1 {
+	for _, req := range s.r.prob.requests {
+		if len(req.wishes) > 0 {
 			return req.wishes
 		}
 	}

@@ -73,8 +73,11 @@ type State struct {
 	claimsOf  map[types.UID][]*claim // by the Pod that they were generated for
 	templates map[types.NamespacedName]*entry[*resourceapi.ResourceClaimTemplate]
 	pods      map[podKey]*pod
-	uses      map[deviceID]*usage
-	charges   map[string]map[modelKey]int
+	podsByUID map[types.UID]*pod
+	// reservedFor are the claims reserved for a Pod.
+	reservedFor map[types.UID][]*claim
+	uses        map[deviceID]*usage
+	charges     map[string]map[modelKey]int
 
 	policies      map[string]*policy
 	revisions     map[string]map[int64]*revision
@@ -119,6 +122,8 @@ func NewState(opts Options) *State {
 		claimsOf:       map[types.UID][]*claim{},
 		templates:      map[types.NamespacedName]*entry[*resourceapi.ResourceClaimTemplate]{},
 		pods:           map[podKey]*pod{},
+		podsByUID:      map[types.UID]*pod{},
+		reservedFor:    map[types.UID][]*claim{},
 		uses:           map[deviceID]*usage{},
 		charges:        map[string]map[modelKey]int{},
 		policies:       map[string]*policy{},

@@ -21,12 +21,6 @@ type usage struct {
 	id     deviceID
 	device *device // nil: not published now
 	holds  []*hold
-	// model is what the slice says now, or said last: a charge does not change
-	// because a slice goes.
-	model modelKey
-	// kept: the model is remembered from a slice that is gone, and stands in
-	// the State's digest.
-	kept bool
 }
 
 func (u *usage) held() bool { return u != nil && len(u.holds) > 0 }
@@ -41,6 +35,13 @@ type hold struct {
 	reserved  bool   // assumed, and its allocation is still to be written
 	share     bool   // one of several shares of the device
 	takes     quantities
+	// model is what the tenant is charged for: what the device's slice says
+	// or, while it is not published, what was said when it was allocated.
+	model modelKey
+	// decided is the model of an assumed decision; reservedFor are the Pods of
+	// a claim, which carry the model in an annotation once they are bound.
+	decided     string
+	reservedFor []types.UID
 }
 
 // by names the holder for a record in a namespace. Other namespaces' names are
@@ -68,15 +69,14 @@ func (st *State) hold(id deviceID, h *hold) {
 		st.uses[id] = u
 		if p := st.pools[poolKey{id.driver, id.pool}]; p != nil {
 			if d := p.deviceNamed(id.device); d != nil {
-				u.device, d.use, u.model = d, u, d.model
+				u.device, d.use = d, u
 			}
 		}
 	}
 	h.use = u
 	u.holds = append(u.holds, h)
-	st.charge(h.namespace, u.model, 1)
 	u.changed()
-	st.settleModel(u)
+	st.settleModel(h)
 }
 
 // drop gives a hold back.
@@ -84,12 +84,11 @@ func (st *State) drop(h *hold) {
 	u := h.use
 	i := slices.Index(u.holds, h)
 	u.holds = slices.Delete(u.holds, i, i+1)
-	st.charge(h.namespace, u.model, -1)
+	st.charge(h.namespace, h.model, -1)
 	u.changed()
 	if len(u.holds) > 0 {
 		return
 	}
-	st.settleModel(u)
 	delete(st.uses, u.id)
 	if u.device != nil {
 		u.device.use = nil
@@ -113,26 +112,28 @@ func (p *pool) deviceNamed(name string) *device {
 	return nil
 }
 
-// settleModel brings the model under which a device is charged up to date: the
-// slice's while there is one, else the last that was known.
-func (st *State) settleModel(u *usage) {
-	if u.device != nil && u.device.model != u.model {
-		for _, h := range u.holds {
-			st.charge(h.namespace, u.model, -1)
-			st.charge(h.namespace, u.device.model, 1)
+// settleModel brings the model that a holder is charged for up to date. It
+// depends on what is in the State, not on what once was: the slice's word, and
+// while there is none that of the decision or of the Pod's annotation.
+func (st *State) settleModel(h *hold) {
+	id := h.use.id
+	m := modelKey{}
+	switch d := h.use.device; {
+	case d != nil:
+		m = d.model
+	case h.decided != "":
+		m = namedModel(id.driver, h.decided)
+	default:
+		for _, uid := range h.reservedFor {
+			if p := st.podsByUID[uid]; p != nil && m == (modelKey{}) {
+				m = namedModel(id.driver, p.obj.Annotations[v1alpha1.AnnotationModel])
+			}
 		}
-		u.model = u.device.model
 	}
-	kept := u.device == nil && u.model != (modelKey{}) && len(u.holds) > 0
-	if kept == u.kept {
-		return
-	}
-	u.kept = kept
-	sum := sumOf("KeptModel", keptContent{Device: u.id.String(), Model: u.model.name})
-	if kept {
-		st.digest.add(&sum)
-	} else {
-		st.digest.sub(&sum)
+	if m != h.model {
+		st.charge(h.namespace, h.model, -1)
+		st.charge(h.namespace, m, 1)
+		h.model = m
 	}
 }
 
@@ -152,6 +153,10 @@ func (st *State) putClaim(obj *resourceapi.ResourceClaim) {
 	if owner := podOwner(obj); owner != "" {
 		st.claimsOf[owner] = append(st.claimsOf[owner], c)
 	}
+	reservedFor := podsOf(obj)
+	for _, uid := range reservedFor {
+		st.reservedFor[uid] = append(st.reservedFor[uid], c)
+	}
 	if obj.Status.Allocation == nil {
 		return
 	}
@@ -162,7 +167,7 @@ func (st *State) putClaim(obj *resourceapi.ResourceClaim) {
 		}
 		id := deviceID{r.Driver, r.Pool, r.Device}
 		st.dropAssumedFor(obj, id)
-		h := &hold{namespace: obj.Namespace, claim: obj.Name, share: r.ShareID != nil, takes: r.ConsumedCapacity}
+		h := &hold{namespace: obj.Namespace, claim: obj.Name, share: r.ShareID != nil, takes: r.ConsumedCapacity, reservedFor: reservedFor}
 		st.hold(id, h)
 		c.holds = append(c.holds, h)
 	}
@@ -179,13 +184,33 @@ func (st *State) dropClaim(key types.NamespacedName) {
 		st.drop(h)
 	}
 	if owner := podOwner(c.obj); owner != "" {
-		list := slices.DeleteFunc(st.claimsOf[owner], func(o *claim) bool { return o == c })
-		if len(list) == 0 {
-			delete(st.claimsOf, owner)
-		} else {
-			st.claimsOf[owner] = list
+		removeFrom(st.claimsOf, owner, c)
+	}
+	for _, uid := range podsOf(c.obj) {
+		removeFrom(st.reservedFor, uid, c)
+	}
+}
+
+// removeFrom takes an element out of the list of a key.
+func removeFrom[K, T comparable](m map[K][]T, key K, element T) {
+	list := slices.DeleteFunc(m[key], func(o T) bool { return o == element })
+	if len(list) == 0 {
+		delete(m, key)
+	} else {
+		m[key] = list
+	}
+}
+
+// podsOf are the UIDs of the Pods for which the claim is reserved, in order.
+func podsOf(obj *resourceapi.ResourceClaim) []types.UID {
+	var out []types.UID
+	for _, r := range obj.Status.ReservedFor {
+		if r.Resource == "pods" && r.APIGroup == "" && !slices.Contains(out, r.UID) {
+			out = append(out, r.UID)
 		}
 	}
+	slices.Sort(out)
+	return out
 }
 
 // podOwner is the UID of the Pod for which the claim was generated, or "".
@@ -232,7 +257,20 @@ func (st *State) putPod(obj *corev1.Pod) {
 	p.obj, p.requests = obj, podRequests(obj)
 	p.sum = sumOf("Pod", podContent(obj, p.requests))
 	st.digest.add(&p.sum)
+	if obj.UID != "" {
+		st.podsByUID[obj.UID] = p
+	}
 	st.settlePlace(p)
+	st.settleModelsFor(obj.UID)
+}
+
+// settleModelsFor follows a change of a Pod's annotation.
+func (st *State) settleModelsFor(pod types.UID) {
+	for _, c := range st.reservedFor[pod] {
+		for _, h := range c.holds {
+			st.settleModel(h)
+		}
+	}
 }
 
 // settlePlace counts the Pod where it is, or where it is assumed to go.
@@ -256,6 +294,8 @@ func (st *State) dropPod(key podKey) {
 	st.place(p, "")
 	st.digest.sub(&p.sum)
 	delete(st.pods, key)
+	delete(st.podsByUID, p.obj.UID)
+	st.settleModelsFor(p.obj.UID)
 }
 
 // Assume charges an Allocated decision: its devices are taken (by reason InUse,
@@ -286,7 +326,7 @@ func (st *State) Assume(d *Decision, inFlight bool) error {
 			continue
 		}
 		id := deviceID{dd.Driver, dd.Pool, dd.Device}
-		h := &hold{namespace: key.Namespace, pod: key, reserved: inFlight}
+		h := &hold{namespace: key.Namespace, pod: key, reserved: inFlight, decided: dd.Model}
 		if p := st.pools[poolKey{id.driver, id.pool}]; p != nil {
 			if dev := p.deviceNamed(id.device); dev != nil && dev.multi {
 				h.share = true
@@ -348,10 +388,8 @@ func usesClaim(obj *corev1.Pod, c *resourceapi.ResourceClaim) bool {
 	if obj.UID != "" && podOwner(c) == obj.UID {
 		return true
 	}
-	for _, r := range c.Status.ReservedFor {
-		if r.Resource == "pods" && r.UID == obj.UID {
-			return true
-		}
+	if obj.UID != "" && slices.Contains(podsOf(c), obj.UID) {
+		return true
 	}
 	for _, ref := range obj.Spec.ResourceClaims {
 		if ptr.Deref(ref.ResourceClaimName, "") == c.Name {
