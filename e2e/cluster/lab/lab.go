@@ -53,7 +53,7 @@ type Lab struct {
 	failed   chan error
 	keepLogs atomic.Bool
 	abort    context.CancelCauseFunc // ends Up when a part crashes meanwhile
-	stop     func()                  // ends what runs inside this process
+	drivers  drivers
 	down     sync.Once
 	downErr  error
 }
@@ -72,15 +72,19 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		return nil, err
 	}
 	opts.Progress = &serialWriter{w: opts.Progress}
-	l := &Lab{opts: opts, failed: make(chan error, 1), started: time.Now(), stop: func() {}}
-	ctx, l.abort = context.WithCancelCause(ctx)
-	defer l.abort(nil)
-	if err := l.up(ctx, programs); err != nil {
-		// A part that crashed is the reason for whatever else went wrong.
-		if crash := new(cluster.ComponentError); errors.As(context.Cause(ctx), &crash) {
-			err = crash
+	l := &Lab{opts: opts, failed: make(chan error, 1), started: time.Now()}
+	upCtx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	l.abort = abort
+	if err := l.up(upCtx, programs); err != nil {
+		switch {
+		case ctx.Err() != nil: // broken off, nothing went wrong
+		case upCtx.Err() != nil: // what crashed is the reason for all else
+			err = context.Cause(upCtx)
+			fallthrough
+		default:
+			l.KeepLogs()
 		}
-		l.KeepLogs()
 		if downErr := l.Down(context.WithoutCancel(ctx)); downErr != nil {
 			err = errors.Join(err, downErr)
 		}
@@ -224,8 +228,8 @@ func (l *Lab) start(ctx context.Context, programs *binaries.Set, s spec) error {
 	return nil
 }
 
-// crashed is told when a part has ended by itself.
-func (l *Lab) crashed(_ string, err error) {
+// crashed is told when a part, or a driver, has ended by itself.
+func (l *Lab) crashed(err error) {
 	l.KeepLogs()
 	l.abort(err)
 	select {
@@ -241,7 +245,7 @@ func (l *Lab) Down(ctx context.Context) error {
 }
 
 func (l *Lab) takeDown(ctx context.Context) error {
-	l.stop()
+	l.drivers.stop()
 	l.mu.Lock()
 	parts := slices.Clone(l.parts)
 	l.mu.Unlock()

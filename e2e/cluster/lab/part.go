@@ -15,7 +15,7 @@ type part struct {
 	log     string
 	home    string
 	prober  *prober
-	crashed func(name string, err error)
+	crashed func(error)
 
 	// changing is held while the part is being started or ended.
 	changing sync.Mutex
@@ -60,7 +60,7 @@ func (p *part) watch(proc *process.Process) {
 	expected := p.expected || p.proc != proc
 	p.mu.Unlock()
 	if !expected {
-		p.crashed(p.spec.name, partError(p.spec.name, fmt.Errorf("ended unasked, %w", exitReason(proc)), p.log))
+		p.crashed(partError(p.spec.name, fmt.Errorf("ended unasked, %w", exitReason(proc)), p.log))
 	}
 }
 

@@ -46,7 +46,7 @@ func (l *Lab) populate(ctx context.Context) error {
 		return err
 	}
 	if err := l.publish(ctx); err != nil {
-		return err
+		return fmt.Errorf("publishing devices, %w", err)
 	}
 	l.sayAfter("%d nodes and %d devices are registered", l.nodeCount(), l.deviceCount())
 	if err := l.nodesReady(ctx); err != nil {
@@ -91,16 +91,4 @@ func usable(node *corev1.Node) bool {
 		}
 	}
 	return false
-}
-
-func (l *Lab) publish(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(writers)
-	for _, slice := range l.opts.Fleet.Slices() {
-		group.Go(func() error {
-			_, err := l.client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{})
-			return err
-		})
-	}
-	return group.Wait()
 }
