@@ -79,7 +79,11 @@ func try(t reflect.Type, raw any, path string) (field, why string) {
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(text, reflect.New(t).Interface()); err != nil {
 		switch t.Kind() {
 		case reflect.String:
-			return path, mismatch(raw, "a string (put it in quotes)")
+			want := "a string (put it in quotes)"
+			if _, isBool := raw.(bool); isBool {
+				want = "a string (put it in quotes: y, n, yes, no, on and off are booleans in YAML)"
+			}
+			return path, mismatch(raw, want)
 		case reflect.Bool:
 			return path, mismatch(raw, "true or false")
 		case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:

@@ -86,6 +86,7 @@ spec:
 		"wrong case":               {strings.Replace(nodeText, "status", "Status", 1), []string{"(Node n-1): Status: unknown field"}},
 		"wrong type, scalar":       {strings.Replace(policyText, "[H100]", "H100", 1), []string{`spec.tiers[0].models: wrong type, the string "H100"; give a list`}},
 		"wrong type, number":       {strings.Replace(policyText, "[H100]", "[100]", 1), []string{`spec.tiers[0].models[0]: wrong type, the number 100; give a string`}},
+		"wrong type, boolean":      {strings.Replace(nodeText, "n-1", "n", 1), []string{"metadata.name: wrong type, the boolean false; give a string (put it in quotes: y, n,"}},
 		"wrong type, mapping":      {strings.Replace(policyText, "spec:", "spec: 3\nx:", 1), []string{"spec: wrong type, the number 3; give a mapping"}},
 		"wrong type, int":          {strings.Replace(podText, "spec:", "spec:\n  priority: high", 1), []string{`spec.priority: wrong type, the string "high"; give a whole number`}},
 		"bad quantity":             {badSlice, []string{`(ResourceSlice s): spec.devices[0].capacity[memory].value: the string "80 GB" is not valid here`}},

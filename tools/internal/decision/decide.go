@@ -118,12 +118,19 @@ func (f *decideFlags) settings() (Settings, error) {
 	s := Settings{Examples: f.examples}
 	if f.all {
 		s.Examples = allExamples
-	} else if f.examples < 0 {
-		return s, fmt.Errorf("--examples %d is below 0; use --all for every device", f.examples)
+	} else if err := checkExamples(f.examples); err != nil {
+		return s, err
 	}
 	var err error
 	s.Now, err = parseNow(f.now)
 	return s, err
+}
+
+func checkExamples(n int) error {
+	if n < 1 {
+		return fmt.Errorf("--examples %d is below 1; use --all for every device", n)
+	}
+	return nil
 }
 
 // parseNow reads --now; empty gives the zero time.

@@ -92,8 +92,9 @@ func (f *explainFlags) complete(pod string) error {
 	}
 	if f.all {
 		f.examples = allExamples
+		return nil
 	}
-	return nil
+	return checkExamples(f.examples)
 }
 
 // find gets the decision from wherever the flags say.

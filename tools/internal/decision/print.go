@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,12 +122,18 @@ func (p *printer) full(d *decide.Decision) {
 		p.fact("claim", "%s", d.Claim)
 	}
 	if d.Policy != "" {
-		p.fact("policy", "%s, revision %d, %s", d.Policy, d.PolicyRevision, shortHash(d.PolicyHash))
+		p.fact("policy", "%s", strings.Join(nonEmpty(d.Policy, fmt.Sprintf("revision %d", d.PolicyRevision), shortHash(d.PolicyHash)), ", "))
 	}
 	if d.DecidedAt != nil {
-		p.fact("decided", "%s, attempt %d, engine %s", d.DecidedAt.UTC().Format(time.RFC3339), d.Attempt, d.EngineVersion)
+		engine := ""
+		if d.EngineVersion != "" {
+			engine = "engine " + d.EngineVersion
+		}
+		p.fact("decided", "%s", strings.Join(nonEmpty(d.DecidedAt.UTC().Format(time.RFC3339), fmt.Sprintf("attempt %d", d.Attempt), engine), ", "))
 	}
-	p.fact("input", "%s", shortHash(d.InputDigest))
+	if d.InputDigest != "" {
+		p.fact("input", "%s", shortHash(d.InputDigest))
+	}
 	if d.Journal != "" {
 		p.fact("journal", "%s", d.Journal)
 	}
@@ -163,6 +170,11 @@ func (p *printer) examples(r v1alpha1.Rejection) {
 	if left := int(r.Count) - len(r.Examples); left > 0 && len(r.Examples) > 0 {
 		p.line("              and %d more", left)
 	}
+}
+
+// nonEmpty leaves empty words out.
+func nonEmpty(words ...string) []string {
+	return slices.DeleteFunc(words, func(w string) bool { return w == "" })
 }
 
 func (p *printer) fact(name, format string, args ...any) {

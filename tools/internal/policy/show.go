@@ -137,7 +137,7 @@ func (v shown) text(w io.Writer, s command.Streams) error {
 			models = strings.Join(tier.Models, ", ")
 		}
 		if tier.After != nil {
-			after = tier.After.Duration.String()
+			after = brief(tier.After.Duration)
 		}
 		selectors := "-"
 		if len(tier.Selectors) > 0 {

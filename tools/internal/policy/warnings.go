@@ -26,7 +26,7 @@ func waits(spec *v1alpha1.AcceleratorPolicySpec) []compile.Warning {
 			out = append(out, compile.Warning{
 				Field: fmt.Sprintf("spec.tiers[%d].after", i),
 				Message: fmt.Sprintf("tier %s opens after %s, before the more wanted tier %s, which opens after %s; in between it is used although %s could serve",
-					t.Name, after, at, longest, at),
+					t.Name, brief(after), at, brief(longest), at),
 			})
 		} else if after > longest {
 			longest, at = after, t.Name
@@ -38,7 +38,7 @@ func waits(spec *v1alpha1.AcceleratorPolicySpec) []compile.Warning {
 	if shortest > 0 {
 		out = append(out, compile.Warning{
 			Field:   "spec.tiers",
-			Message: fmt.Sprintf("every tier has an after: no Pod gets anything in its first %s, however much is free", shortest),
+			Message: fmt.Sprintf("every tier has an after: no Pod gets anything in its first %s, however much is free", brief(shortest)),
 		})
 	}
 	return out
@@ -79,6 +79,18 @@ func covered(spec *v1alpha1.AcceleratorPolicySpec) []compile.Warning {
 		}
 	}
 	return out
+}
+
+// brief writes a duration without its zero parts: 10m, not 10m0s.
+func brief(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
 
 func wait(t *v1alpha1.Tier) time.Duration {

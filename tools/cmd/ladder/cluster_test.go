@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// apiServer answers for the group gpuladder.dev what is under each path, in
+// pages of one item, and gives a kubeconfig for it.
+func apiServer(t *testing.T, lists map[string][]map[string]any, objects map[string]map[string]any) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		path := strings.TrimPrefix(r.URL.Path, "/apis/gpuladder.dev/v1alpha1/")
+		answer := map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": path + " not found"}
+		if items, ok := lists[path]; ok {
+			at := 0
+			if c := r.URL.Query().Get("continue"); c != "" {
+				fmt.Sscan(c, &at)
+			}
+			meta := map[string]any{}
+			if at+1 < len(items) {
+				meta["continue"] = fmt.Sprint(at + 1)
+			}
+			answer = map[string]any{"apiVersion": "gpuladder.dev/v1alpha1", "kind": "List", "metadata": meta, "items": items[at:min(at+1, len(items))]}
+		} else if object, ok := objects[path]; ok {
+			answer = object
+		} else {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return write(t, t.TempDir(), "kubeconfig", `apiVersion: v1
+kind: Config
+current-context: lab
+contexts: [{name: lab, context: {cluster: lab, user: me, namespace: team-a}}]
+clusters: [{name: lab, cluster: {server: "`+server.URL+`"}}]
+users: [{name: me, user: {}}]
+`)
+}
+
+func record(name, pod, at, message string) map[string]any {
+	return map[string]any{
+		"apiVersion": "gpuladder.dev/v1alpha1", "kind": "AllocationDecision",
+		"metadata": map[string]any{"name": name, "namespace": "team-a"},
+		"spec": map[string]any{
+			"pod": pod, "outcome": "Pending", "message": "Pending: " + message, "decidedAt": at, "attempt": 1,
+			"policy": "h100-first", "policyRevision": 3, "journal": "ladder-1.jsonl#7",
+			"tiers": []any{map[string]any{"name": "h100", "outcome": "Rejected", "rejections": []any{
+				map[string]any{"code": "InUse", "count": 16, "examples": []any{map[string]any{"node": "n-1", "pool": "n-1", "device": "gpu-0", "detail": "held by claim team-b/x"}}},
+			}}},
+		},
+	}
+}
+
+func TestExplainFromCluster(t *testing.T) {
+	config := apiServer(t, map[string][]map[string]any{
+		"namespaces/team-a/allocationdecisions": {
+			record("r-2", "train", "2026-11-01T00:00:02.000000Z", "the second time"),
+			record("r-3", "train", "2026-11-01T00:00:03.000000Z", "the third time"),
+			record("r-1", "train", "2026-11-01T00:00:01.000000Z", "the first time"),
+			record("r-9", "other", "2026-11-01T00:00:09.000000Z", "another Pod"),
+		},
+	}, nil)
+	r := ladder(t, "explain", "train", "--kubeconfig", config).want(t, 0)
+	golden(t, "explain-cluster.txt", r.stdout)
+	if r := ladder(t, "explain", "train", "-n", "team-a", "--kubeconfig", config, "--all").want(t, 0); !strings.Contains(r.stderr, "use --bundle with the scheduler's journal (ladder-1.jsonl#7)") {
+		t.Errorf("--all does not say where every device is named: %q", r.stderr)
+	}
+	if r := ladder(t, "explain", "gone", "--kubeconfig", config).want(t, 1); !strings.Contains(r.stderr, "no AllocationDecision about Pod team-a/gone") || r.stdout != "" {
+		t.Errorf("stderr %q, stdout %q", r.stderr, r.stdout)
+	}
+	if r := ladder(t, "explain", "train", "-n", "team-b", "--kubeconfig", config).want(t, 1); !strings.Contains(r.stderr, "Ladder's CRDs are installed") {
+		t.Errorf("stderr %q", r.stderr)
+	}
+}
+
+func TestPolicyShowFromCluster(t *testing.T) {
+	spec := map[string]any{"tiers": []any{map[string]any{"name": "h100", "models": []any{"H100"}}}}
+	revision := func(policy string, n int) map[string]any {
+		return map[string]any{
+			"apiVersion": "gpuladder.dev/v1alpha1", "kind": "PolicyRevision", "metadata": map[string]any{"name": fmt.Sprintf("%s-%d", policy, n)},
+			"spec": map[string]any{"policy": policy, "revision": n, "hash": "sha256:0", "policySpec": spec, "state": "Usable"},
+		}
+	}
+	config := apiServer(t, map[string][]map[string]any{
+		"policyrevisions": {revision("p", 2), revision("other", 7), revision("p", 1)},
+	}, map[string]map[string]any{
+		"acceleratorpolicies/p": {
+			"apiVersion": "gpuladder.dev/v1alpha1", "kind": "AcceleratorPolicy", "metadata": map[string]any{"name": "p"},
+			"spec": spec, "status": map[string]any{"activeRevision": 1},
+		},
+	})
+	r := ladder(t, "policy", "show", "p", "--kubeconfig", config).want(t, 0)
+	for _, want := range []string{"revision     1 active, of 1, 2\n", "driver       gpu.gpuladder.dev\n", "h100  H100    1"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("%q is not said:\n%s", want, r.stdout)
+		}
+	}
+	if r := ladder(t, "policy", "show", "q", "--kubeconfig", config).want(t, 1); !strings.Contains(r.stderr, "getting AcceleratorPolicy q") {
+		t.Errorf("stderr %q", r.stderr)
+	}
+}
+
+func TestNoCluster(t *testing.T) {
+	r := ladder(t, "explain", "p", "--kubeconfig", "/nonexistent").want(t, 1)
+	if !strings.Contains(r.stderr, "reading the kubeconfig") || !strings.Contains(r.stderr, "give files with -f") {
+		t.Errorf("stderr %q", r.stderr)
+	}
+}
