@@ -57,7 +57,7 @@ func controlPlane(ctx context.Context) (dir string, err error) {
 		if err := cmd("go", "run", "./e2e/cmd/ladder-lab", "binaries").run(ctx); err != nil {
 			return err
 		}
-		dir, err = cmd("go", "run", "./e2e/cmd/ladder-lab", "binaries", "--print-dir").output(ctx)
+		dir, err = cmd("go", "run", "./e2e/cmd/ladder-lab", "binaries", "--dir", "etcd", "kube-apiserver", "kubectl").output(ctx)
 		dir = strings.TrimSpace(dir)
 		return err
 	})

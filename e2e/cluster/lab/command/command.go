@@ -80,7 +80,7 @@ working folder.`,
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(newUp(), newDown(), newStatus(), newBinaries(), newConvert(), newRender())
+	root.AddCommand(newUp(), newDown(), newStatus(), newBinaries(), newConvert(), newRender(), newDemo(), newPlacement())
 	return root
 }
 
