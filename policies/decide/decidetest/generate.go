@@ -142,6 +142,9 @@ func (d *draw) pods() {
 			d.plainClaims(p)
 		} else {
 			d.usePolicy(p)
+			if d.oneIn16("another claim") {
+				d.plainClaims(p)
+			}
 		}
 		d.c.Pods = append(d.c.Pods, p)
 	}

@@ -87,7 +87,7 @@ func (d *draw) claimSpec() resourceapi.ResourceClaimSpec {
 	for _, name := range names {
 		spec.Devices.Requests = append(spec.Devices.Requests, d.request(name))
 	}
-	if d.oneIn4("constraint") {
+	if d.oneIn2("constraint") {
 		attribute := resourceapi.FullyQualifiedName(pickOne(d, "constraint attribute", numaNode, pcieRoot, "gpu.gpuladder.dev/model"))
 		c := resourceapi.DeviceConstraint{MatchAttribute: &attribute}
 		if d.oneIn4("distinct") {

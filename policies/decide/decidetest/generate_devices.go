@@ -176,6 +176,9 @@ func (d *draw) device(name string, b Board) resourceapi.Device {
 	if d.sharing && d.oneIn2("shared device") {
 		d.share(&out)
 	}
+	if d.oneIn16("unhealthy") {
+		set("health", text("Unhealthy"))
+	}
 	if d.oneIn8("tainted") {
 		out.Taints = append(out.Taints, d.taint())
 	}

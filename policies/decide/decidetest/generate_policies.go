@@ -53,7 +53,7 @@ func (d *draw) usePolicy(p *corev1.Pod) {
 func (d *draw) policySpec() v1alpha1.AcceleratorPolicySpec {
 	s := v1alpha1.AcceleratorPolicySpec{
 		Driver:  v1alpha1.DriverName,
-		Count:   ptr.To(int32(pickOne(d, "count", 1, 1, 2, 3))),
+		Count:   ptr.To(int32(pickOne(d, "count", 1, 2, 1, 3))),
 		Ranking: pickOne(d, "ranking", v1alpha1.RankingPacked, v1alpha1.RankingSpread),
 	}
 	if d.nvidia && d.oneIn2("nvidia policy") {
@@ -66,7 +66,7 @@ func (d *draw) policySpec() v1alpha1.AcceleratorPolicySpec {
 		s.PreferAttributes = []string{numaNode, pcieRoot}
 	}
 	s.OnUnhealthy.Action = pickOne(d, "on unhealthy", v1alpha1.UnhealthyEvict, v1alpha1.UnhealthyKeep, v1alpha1.UnhealthyEnd)
-	if s.OnUnhealthy.Action == v1alpha1.UnhealthyEvict {
+	if s.OnUnhealthy.Action == v1alpha1.UnhealthyEvict && d.oneIn2("grace") {
 		s.OnUnhealthy.GracePeriod = &metav1.Duration{Duration: time.Minute}
 	}
 	d.constraints(&s)
@@ -94,7 +94,7 @@ func (d *draw) constraints(s *v1alpha1.AcceleratorPolicySpec) {
 	if d.oneIn8("hard selector") {
 		c.Selectors = []string{pickOne(d, "expression", expressions...)}
 	}
-	if len(s.PreferAttributes) == 0 && d.oneIn4("match") {
+	if len(s.PreferAttributes) == 0 && d.oneIn2("match") {
 		c.MatchAttributes = []string{pickOne(d, "match attribute", numaNode, pcieRoot)}
 	}
 }

@@ -44,17 +44,21 @@ type Answer struct {
 type TierAnswer struct {
 	Name    string
 	Outcome v1alpha1.TierOutcome
-	Reasons map[DeviceID]v1alpha1.Reason
-	// Loose are devices whose set-level reason the contract leaves open,
-	// because several nodes reach them and disagree.
-	Loose map[DeviceID]bool
+	// Devices are in the order of choice.
+	Devices []DeviceReason
+}
+
+// DeviceReason is what became of one device.
+type DeviceReason struct {
+	ID     DeviceID
+	Reason v1alpha1.Reason
 }
 
 // Counts sums the evidence by reason.
 func (t TierAnswer) Counts() map[v1alpha1.Reason]int {
 	out := map[v1alpha1.Reason]int{}
-	for _, r := range t.Reasons {
-		out[r]++
+	for _, d := range t.Devices {
+		out[d.Reason]++
 	}
 	return out
 }
@@ -81,7 +85,7 @@ func (c *Cluster) Decide(q Question) (*Answer, error) {
 			answer.TierIndex = chosen[0]
 			answer.Tier = asks[0].alternatives[chosen[0]].title
 		}
-	case !w.anyPoolBroken():
+	case !w.brokenPoolMatters(asks):
 		if _, possible := w.relax().best(asks); possible == nil {
 			answer.Outcome = v1alpha1.OutcomeUnsatisfiable
 		}
@@ -170,10 +174,7 @@ func (w *world) eligibleOn(node string, asks []*ask, vector []int) int {
 func (w *world) evidence(a *ask, answer *Answer, place *placement) []TierAnswer {
 	var out []TierAnswer
 	for i, alt := range a.alternatives {
-		t := TierAnswer{
-			Name: alt.title, Outcome: v1alpha1.TierRejected,
-			Reasons: map[DeviceID]v1alpha1.Reason{}, Loose: map[DeviceID]bool{},
-		}
+		t := TierAnswer{Name: alt.title, Outcome: v1alpha1.TierRejected}
 		notReached := place != nil && i > answer.TierIndex
 		if notReached {
 			t.Outcome = v1alpha1.TierNotReached
@@ -187,18 +188,17 @@ func (w *world) evidence(a *ask, answer *Answer, place *placement) []TierAnswer 
 			}
 		}
 		for _, d := range w.devices {
+			x := DeviceReason{ID: d.id, Reason: v1alpha1.ReasonTierNotReached}
 			switch {
 			case notReached:
-				t.Reasons[d.id] = v1alpha1.ReasonTierNotReached
 			case t.Outcome == v1alpha1.TierSelected && place.has(d.id):
-				t.Reasons[d.id] = v1alpha1.ReasonSelected
+				x.Reason = v1alpha1.ReasonSelected
 			default:
-				if r := w.judgeEverywhere(d, alt); r != "" {
-					t.Reasons[d.id] = r
-				} else {
-					t.Reasons[d.id], t.Loose[d.id] = setReason(d, verdicts)
+				if x.Reason = w.judgeEverywhere(d, alt); x.Reason == "" {
+					x.Reason = setReason(d, verdicts)
 				}
 			}
+			t.Devices = append(t.Devices, x)
 		}
 		out = append(out, t)
 	}
@@ -206,35 +206,35 @@ func (w *world) evidence(a *ask, answer *Answer, place *placement) []TierAnswer 
 }
 
 // verdict says why a node can't serve one alternative as a set, or LowerRank
-// when it can.
+// when it can: what is missing even without constraints and quota is devices,
+// what is missing without quota is topology.
 func (w *world) verdict(node string, a *ask, alternative int) v1alpha1.Reason {
-	asks, vector := []*ask{a}, []int{alternative}
-	if _, ok := w.serve(node, asks, vector, false); ok {
-		return v1alpha1.ReasonLowerRank
-	}
-	if _, ok := w.serve(node, asks, vector, true); ok {
-		return v1alpha1.ReasonTopologyUnsatisfied
-	}
-	return v1alpha1.ReasonNotEnoughDevices
-}
-
-// setReason gathers the verdicts of the nodes that reach a device, and reports
-// whether nodes that can't serve disagree.
-func setReason(d *device, verdicts map[string]v1alpha1.Reason) (v1alpha1.Reason, bool) {
-	seen := map[v1alpha1.Reason]bool{}
-	for _, n := range d.reach {
-		if v, usable := verdicts[n]; usable {
-			seen[v] = true
-		}
+	can := func(how strictness) bool {
+		_, ok := w.serve(node, []*ask{a}, []int{alternative}, how)
+		return ok
 	}
 	switch {
-	case seen[v1alpha1.ReasonLowerRank]:
-		return v1alpha1.ReasonLowerRank, false
-	case seen[v1alpha1.ReasonTopologyUnsatisfied]:
-		return v1alpha1.ReasonTopologyUnsatisfied, len(seen) > 1
+	case can(strict):
+		return v1alpha1.ReasonLowerRank
+	case !can(strictness{noConstraints: true, noQuota: true}):
+		return v1alpha1.ReasonNotEnoughDevices
+	case !can(strictness{noQuota: true}):
+		return v1alpha1.ReasonTopologyUnsatisfied
 	default:
-		return v1alpha1.ReasonNotEnoughDevices, false
+		return v1alpha1.ReasonQuotaExceeded
 	}
+}
+
+// setReason is the best verdict of the nodes that reach a device.
+func setReason(d *device, verdicts map[string]v1alpha1.Reason) v1alpha1.Reason {
+	for _, best := range []v1alpha1.Reason{
+		v1alpha1.ReasonLowerRank, v1alpha1.ReasonTopologyUnsatisfied, v1alpha1.ReasonQuotaExceeded,
+	} {
+		if slices.ContainsFunc(d.reach, func(n string) bool { return verdicts[n] == best }) {
+			return best
+		}
+	}
+	return v1alpha1.ReasonNotEnoughDevices
 }
 
 func (p *placement) has(id DeviceID) bool {

@@ -67,16 +67,7 @@ func modelMatches(d *device, alt *alternative) bool {
 	if len(alt.models) == 0 {
 		return true
 	}
-	if alt.driver == v1alpha1.NVIDIADriverName {
-		a := d.attribute(alt.driver, "productName")
-		if a == nil || a.StringValue == nil {
-			return false
-		}
-		words := strings.FieldsFunc(*a.StringValue, func(r rune) bool { return r == ' ' || r == '-' })
-		return slices.ContainsFunc(words, func(word string) bool { return slices.Contains(alt.models, word) })
-	}
-	a := d.attribute(alt.driver, "model")
-	return a != nil && a.StringValue != nil && slices.Contains(alt.models, *a.StringValue)
+	return slices.ContainsFunc(alt.models, func(m string) bool { return isModel(d, m) })
 }
 
 // compiled keeps compiled expressions only, never a result.
@@ -127,7 +118,19 @@ func (w *world) checkTaints(d *device, alt *alternative) v1alpha1.Reason {
 			return v1alpha1.ReasonDeviceTainted
 		}
 	}
+	if d.reportsUnhealthy() {
+		return v1alpha1.ReasonDeviceUnhealthy
+	}
 	return ""
+}
+
+// reportsUnhealthy: the boolean healthy is false, or the string health says so.
+func (d *device) reportsUnhealthy() bool {
+	if a := d.attribute(d.id.Driver, "healthy"); a != nil && a.BoolValue != nil && !*a.BoolValue {
+		return true
+	}
+	a := d.attribute(d.id.Driver, "health")
+	return a != nil && a.StringValue != nil && *a.StringValue == "Unhealthy"
 }
 
 // checkHardware checks the policy's constraints in the order of their fields.
@@ -202,8 +205,7 @@ func (w *world) checkQuota(d *device, alt *alternative) v1alpha1.Reason {
 	if alt.oneModel {
 		need = alt.count
 	}
-	model := modelOf(d)
-	if limit, bounded := w.limitOf(model); bounded && w.usage[model]+need > int(limit) {
+	if !w.mayTake(d, need) {
 		return v1alpha1.ReasonQuotaExceeded
 	}
 	return ""

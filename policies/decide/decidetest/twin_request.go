@@ -23,7 +23,7 @@ type ask struct {
 	ranking      v1alpha1.Ranking
 	// constraints of the claim; each carries the requests that it binds.
 	constraints []resourceapi.DeviceConstraint
-	// wishes are attributes that the devices should share, the dearest first.
+	// wishes are attributes that the devices should share.
 	wishes []string
 }
 
@@ -54,13 +54,6 @@ func (c *Cluster) asks(name types.NamespacedName) ([]*ask, error) {
 	if pod == nil {
 		return nil, fmt.Errorf("pod %s is not there", name)
 	}
-	if policy := pod.Labels[v1alpha1.LabelPolicy]; policy != "" {
-		spec, err := c.policySpec(pod, policy)
-		if err != nil {
-			return nil, err
-		}
-		return []*ask{policyAsk(spec)}, nil
-	}
 	var out []*ask
 	for i, ref := range pod.Spec.ResourceClaims {
 		spec := c.claimSpec(pod, ref)
@@ -68,7 +61,7 @@ func (c *Cluster) asks(name types.NamespacedName) ([]*ask, error) {
 			return nil, fmt.Errorf("claim %s of pod %s is not there", ref.Name, name)
 		}
 		claimRef := ""
-		if len(pod.Spec.ResourceClaims) > 1 {
+		if len(pod.Spec.ResourceClaims) > 1 || pod.Labels[v1alpha1.LabelPolicy] != "" {
 			claimRef = ref.Name
 		}
 		for _, r := range spec.Devices.Requests {
@@ -78,6 +71,22 @@ func (c *Cluster) asks(name types.NamespacedName) ([]*ask, error) {
 			}
 			a.claim, a.claimRef, a.constraints = i, claimRef, spec.Devices.Constraints
 			out = append(out, a)
+		}
+	}
+	if policy := pod.Labels[v1alpha1.LabelPolicy]; policy != "" {
+		spec, err := c.policySpec(pod, policy)
+		if err != nil {
+			return nil, err
+		}
+		// The policy's claim is decided as if it had been made, after the others.
+		a := policyAsk(spec)
+		a.claim = len(pod.Spec.ResourceClaims)
+		if a.claim > 0 {
+			a.claimRef = v1alpha1.ClaimRefName
+		}
+		out = append(out, a)
+		for _, other := range out {
+			other.ranking = a.ranking
 		}
 	}
 	return out, nil
@@ -149,10 +158,10 @@ func match(attribute string) resourceapi.DeviceConstraint {
 	return resourceapi.DeviceConstraint{MatchAttribute: &full}
 }
 
-// policyTolerations: a confirmed failure may be tolerated by Keep and, for a
-// while, by Evict; suspicion never.
+// policyTolerations: a confirmed failure is tolerated, so that the taint alone
+// deletes no Pod, unless the Pod is to be evicted at once; suspicion never is.
 func policyTolerations(u v1alpha1.OnUnhealthy) []resourceapi.DeviceToleration {
-	if u.Action == v1alpha1.UnhealthyRecreate || u.Action == v1alpha1.UnhealthyEnd {
+	if u.Action == v1alpha1.UnhealthyEvict && (u.GracePeriod == nil || u.GracePeriod.Duration == 0) {
 		return nil
 	}
 	return []resourceapi.DeviceToleration{{

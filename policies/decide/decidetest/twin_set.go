@@ -1,6 +1,8 @@
 package decidetest
 
 import (
+	"cmp"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -24,29 +26,58 @@ func (p pick) decided() v1alpha1.DecidedDevice {
 	}
 }
 
+// strictness says what of a set is left out of the search, to find out what it
+// fails for: match and distinct constraints, or what of the tenant's quota
+// speaks of several devices together.
+type strictness struct{ noConstraints, noQuota bool }
+
+var strict strictness
+
 // serve looks for the first combination of the node's devices, in the order of
-// devices, that gives every request what its alternative wants. With loose,
-// match and distinct constraints are left out.
-func (w *world) serve(node string, asks []*ask, vector []int, loose bool) ([]pick, bool) {
-	s := &search{world: w, node: node, asks: asks, vector: vector, loose: loose}
+// devices, that gives every request what its alternative wants.
+func (w *world) serve(node string, asks []*ask, vector []int, how strictness) ([]pick, bool) {
+	s := &search{world: w, node: node, asks: asks, vector: vector, how: how}
 	return s.from(nil, 0, 0, 0)
 }
 
 // serveWishing looks for a combination that meets as many of the wishes as
-// possible, counted from the first.
+// possible, whichever they are, and of those for the first in the order of
+// devices.
 func (w *world) serveWishing(node string, asks []*ask, vector []int) ([]pick, int, bool) {
-	for n := len(asks[0].wishes); n > 0; n-- {
-		wished := *asks[0]
-		wished.constraints = slices.Clone(wished.constraints)
-		for _, attribute := range wished.wishes[:n] {
-			wished.constraints = append(wished.constraints, match(attribute))
+	wisher := max(slices.IndexFunc(asks, func(a *ask) bool { return len(a.wishes) > 0 }), 0)
+	wishes := asks[wisher].wishes
+	for n := len(wishes); n >= 0; n-- {
+		var best []pick
+		found := false
+		for set := range 1 << len(wishes) {
+			if bits.OnesCount(uint(set)) != n {
+				continue
+			}
+			wished := *asks[wisher]
+			wished.constraints = slices.Clone(wished.constraints)
+			for i, attribute := range wishes {
+				if set&(1<<i) != 0 {
+					wished.constraints = append(wished.constraints, match(attribute))
+				}
+			}
+			wishing := slices.Clone(asks)
+			wishing[wisher] = &wished
+			if picks, ok := w.serve(node, wishing, vector, strict); ok && (!found || w.before(picks, best)) {
+				best, found = picks, true
+			}
 		}
-		if picks, ok := w.serve(node, []*ask{&wished}, vector, false); ok {
-			return picks, n, true
+		if found {
+			return best, n, true
 		}
 	}
-	picks, ok := w.serve(node, asks, vector, false)
-	return picks, 0, ok
+	return nil, 0, false
+}
+
+// before: the devices of one choice come before those of another.
+func (w *world) before(a, b []pick) bool {
+	return slices.CompareFunc(a, b, func(x, y pick) int {
+		return cmp.Compare(slices.Index(w.devices, x.device), slices.Index(w.devices, y.device))
+	}) < 0
 }
 
 type search struct {
@@ -54,7 +85,7 @@ type search struct {
 	node   string
 	asks   []*ask
 	vector []int
-	loose  bool
+	how    strictness
 }
 
 // from continues with the given request, of which taken devices are chosen
@@ -127,7 +158,7 @@ func (s *search) fits(picks []pick, a *ask, alt *alternative, d *device) bool {
 	}) {
 		return false
 	}
-	if !s.countersAllow(picks, d) || !s.sharesAllow(picks, alt, d) || !s.quotaAllows(picks, alt, d) {
+	if !s.countersAllow(picks, d) || !s.sharesAllow(picks, alt, d) || !(s.how.noQuota || s.quotaAllows(picks, alt, d)) {
 		return false
 	}
 	if alt.oneModel && slices.ContainsFunc(picks, func(p pick) bool {
@@ -135,7 +166,7 @@ func (s *search) fits(picks []pick, a *ask, alt *alternative, d *device) bool {
 	}) {
 		return false
 	}
-	return s.loose || constraintsAllow(picks, a, alt, d)
+	return s.how.noConstraints || constraintsAllow(picks, a, alt, d)
 }
 
 // countersAllow adds up what allocated and picked devices consume of the
@@ -155,8 +186,14 @@ func (w *world) countersAllow(picks []pick, d *device) bool {
 			add(x)
 		}
 	}
+	// A device that is picked with admin access though it is allocated pays once
+	// more, as with the in-tree allocator; a further share of a device does not.
 	for _, p := range picks {
-		add(p.device)
+		if p.device.shared() {
+			add(p.device)
+		} else if p.device.pool == d.pool {
+			consumers = append(consumers, p.device)
+		}
 	}
 	if d.shared() && slices.Contains(consumers, d) {
 		return true
@@ -205,18 +242,17 @@ func (w *world) sharesAllow(picks []pick, alt *alternative, d *device) bool {
 }
 
 func (w *world) quotaAllows(picks []pick, alt *alternative, d *device) bool {
-	model := modelOf(d)
-	limit, bounded := w.limitOf(model)
-	if alt.admin || !bounded {
+	if alt.admin {
 		return true
 	}
-	n := w.usage[model] + 1
+	mine, _ := w.charged(d)
+	n := 1
 	for _, p := range picks {
-		if !p.alternative.admin && modelOf(p.device) == model {
+		if theirs, counts := w.charged(p.device); counts && !p.alternative.admin && theirs == mine {
 			n++
 		}
 	}
-	return n <= int(limit)
+	return w.mayTake(d, n)
 }
 
 func constraintsAllow(picks []pick, a *ask, alt *alternative, d *device) bool {

@@ -13,13 +13,12 @@ import (
 )
 
 // mustOccur are the reasons that random clusters must produce often enough for
-// the property tests to mean something. Reserved, DeviceUnhealthy and
-// StaleVersion need more than a cluster at rest.
+// the property tests to mean something. Reserved and StaleVersion need more than a cluster at rest.
 var mustOccur = []v1alpha1.Reason{
 	v1alpha1.ReasonPoolIncomplete, v1alpha1.ReasonNodeMismatch, v1alpha1.ReasonNodeUnsuitable,
 	v1alpha1.ReasonModelMismatch, v1alpha1.ReasonSelectorNotMatched, v1alpha1.ReasonSelectorError,
 	v1alpha1.ReasonTierNotYetAllowed, v1alpha1.ReasonInUse, v1alpha1.ReasonCountersExhausted,
-	v1alpha1.ReasonDeviceTainted, v1alpha1.ReasonMemoryTooSmall, v1alpha1.ReasonComputeCapabilityTooLow,
+	v1alpha1.ReasonDeviceTainted, v1alpha1.ReasonDeviceUnhealthy, v1alpha1.ReasonMemoryTooSmall, v1alpha1.ReasonComputeCapabilityTooLow,
 	v1alpha1.ReasonDriverTooOld, v1alpha1.ReasonArchitectureExcluded, v1alpha1.ReasonIsolationUnsatisfied,
 	v1alpha1.ReasonCapacityTooSmall, v1alpha1.ReasonQuotaExceeded, v1alpha1.ReasonTopologyUnsatisfied,
 	v1alpha1.ReasonNotEnoughDevices, v1alpha1.ReasonTierNotReached, v1alpha1.ReasonLowerRank, v1alpha1.ReasonSelected,
@@ -39,7 +38,7 @@ func TestClustersCollide(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		outcomes[a.Outcome]++
-		if a.Tier != "" && c.Pod(name).Labels[v1alpha1.LabelPolicy] != "" {
+		if a.SingleRequest && a.Tier != "" && c.Pod(name).Labels[v1alpha1.LabelPolicy] != "" {
 			tiers[fmt.Sprint("tier ", a.TierIndex)]++
 		}
 		here := map[v1alpha1.Reason]bool{}
@@ -86,13 +85,14 @@ func TestTwinIsConsistent(t *testing.T) {
 			}
 			fleet := c.look(Question{Pod: name}).devices
 			for i, tier := range a.Tiers {
-				if want := uniqueIDs(fleet); len(tier.Reasons) != want {
-					t.Fatalf("tier %s speaks of %d devices, the fleet has %d", tier.Name, len(tier.Reasons), want)
+				if len(tier.Devices) != len(fleet) {
+					t.Fatalf("tier %s speaks of %d devices, the fleet has %d", tier.Name, len(tier.Devices), len(fleet))
 				}
-				for id, r := range tier.Reasons {
+				for _, d := range tier.Devices {
+					r := d.Reason
 					possible := r == v1alpha1.ReasonSelected || r == v1alpha1.ReasonLowerRank || r == v1alpha1.ReasonTierNotReached
 					if possible && (a.Outcome != v1alpha1.OutcomeAllocated || i < a.TierIndex) {
-						t.Fatalf("tier %s was passed over, yet %v is %s", tier.Name, id, r)
+						t.Fatalf("tier %s was passed over, yet %v is %s", tier.Name, d.ID, r)
 					}
 				}
 			}
@@ -106,12 +106,4 @@ func carryOut(c *Cluster, name types.NamespacedName, a *Answer) *Cluster {
 		return c
 	}
 	return c.With(name, a)
-}
-
-func uniqueIDs(devices []*device) int {
-	ids := map[DeviceID]bool{}
-	for _, d := range devices {
-		ids[d.id] = true
-	}
-	return len(ids)
 }

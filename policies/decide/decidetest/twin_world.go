@@ -3,11 +3,14 @@ package decidetest
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 // world is the cluster as one question sees it.
@@ -25,9 +28,10 @@ type world struct {
 	held map[DeviceID]bool
 	// shares is what claims consume of devices that allow several allocations.
 	shares map[DeviceID]quantities
-	// usage is the tenant's, by model; limited says whether there is a quota.
-	usage   map[string]int
-	limits  map[string]*int32
+	// limits are those of the Pod's tenant, usage what it has of each; limited
+	// says whether there is a quota.
+	usage   map[int]int
+	limits  []v1alpha1.ModelQuota
 	limited bool
 }
 
@@ -62,7 +66,7 @@ func (d *device) shared() bool {
 func (c *Cluster) look(q Question) *world {
 	w := &world{
 		cluster: c, question: q, pod: c.Pod(q.Pod),
-		held: map[DeviceID]bool{}, shares: map[DeviceID]quantities{}, usage: map[string]int{},
+		held: map[DeviceID]bool{}, shares: map[DeviceID]quantities{}, usage: map[int]int{},
 	}
 	w.gatherPools()
 	w.gatherUse()
@@ -74,12 +78,19 @@ func (c *Cluster) look(q Question) *world {
 func (w *world) relax() *world {
 	r := *w
 	r.relaxed = true
-	r.held, r.shares, r.usage = map[DeviceID]bool{}, map[DeviceID]quantities{}, map[string]int{}
+	r.held, r.shares, r.usage = map[DeviceID]bool{}, map[DeviceID]quantities{}, map[int]int{}
 	return &r
 }
 
-func (w *world) anyPoolBroken() bool {
-	return slices.ContainsFunc(w.pools, func(p *pool) bool { return p.broken })
+// brokenPoolMatters: nobody knows what a pool will hold that can't be used as it
+// is published. It matters if it is of a driver that the Pod can use.
+func (w *world) brokenPoolMatters(asks []*ask) bool {
+	return slices.ContainsFunc(w.pools, func(p *pool) bool {
+		return p.broken && slices.ContainsFunc(asks, func(a *ask) bool {
+			driver := a.alternatives[0].driver
+			return driver == "" || driver == p.driver
+		})
+	})
 }
 
 func (w *world) gatherPools() {
@@ -177,7 +188,9 @@ func (w *world) addDevices(p *pool, s *resourceapi.ResourceSlice) {
 			}
 		}
 		slices.Sort(d.reach)
-		w.devices = append(w.devices, d)
+		if w.find(d.id) == nil { // a name published twice, which breaks the pool, is one device
+			w.devices = append(w.devices, d)
+		}
 	}
 }
 
@@ -217,10 +230,7 @@ func (w *world) gatherUse() {
 	for _, q := range w.cluster.Quotas {
 		if slices.Contains(q.Spec.Namespaces, w.question.Pod.Namespace) {
 			w.limited = true
-			w.limits = map[string]*int32{}
-			for _, m := range q.Spec.Models {
-				w.limits[m.Model] = m.Limit
-			}
+			w.limits = q.Spec.Models
 			for _, ns := range q.Spec.Namespaces {
 				namespaces[ns] = true
 			}
@@ -241,7 +251,9 @@ func (w *world) gatherUse() {
 				w.shares[id] = w.shares[id].plus(r.ConsumedCapacity)
 			}
 			if d := w.find(id); d != nil && namespaces[c.Namespace] {
-				w.usage[modelOf(d)]++
+				if place, counts := w.charged(d); counts {
+					w.usage[place]++
+				}
 			}
 		}
 	}
@@ -269,12 +281,36 @@ func (q quantities) plus(more map[resourceapi.QualifiedName]resource.Quantity) q
 	return out
 }
 
-// modelOf is the model by which a device is charged.
+// modelOf is what a device's slice says about its model: the attribute model
+// with Ladder's driver, the productName with NVIDIA's.
 func modelOf(d *device) string {
-	if a := d.attribute(d.id.Driver, "model"); a != nil && a.StringValue != nil {
+	name := "model"
+	if d.id.Driver == v1alpha1.NVIDIADriverName {
+		name = "productName"
+	}
+	if a := d.attribute(d.id.Driver, name); a != nil && a.StringValue != nil {
 		return *a.StringValue
 	}
 	return ""
+}
+
+// isModel: the model itself, or with NVIDIA's driver one word of productName,
+// split at space and hyphen.
+func isModel(d *device, model string) bool {
+	name := modelOf(d)
+	if d.id.Driver != v1alpha1.NVIDIADriverName {
+		return name == model && name != ""
+	}
+	return slices.Contains(strings.FieldsFunc(name, func(r rune) bool { return r == ' ' || r == '-' }), model)
+}
+
+// charged is the place of the device's model in the tenant's quota: -1 where
+// it is not listed. Devices of drivers without models are not charged.
+func (w *world) charged(d *device) (place int, counts bool) {
+	if !w.limited || (d.id.Driver != v1alpha1.DriverName && d.id.Driver != v1alpha1.NVIDIADriverName) {
+		return 0, false
+	}
+	return slices.IndexFunc(w.limits, func(m v1alpha1.ModelQuota) bool { return isModel(d, m.Model) }), true
 }
 
 // attribute looks an attribute up: by its full name, or, where the domain is
@@ -291,17 +327,18 @@ func (d *device) attribute(domain, name string) *resourceapi.DeviceAttribute {
 	return nil
 }
 
-func (w *world) limitOf(model string) (limit int32, bounded bool) {
-	if !w.limited {
-		return 0, false
-	}
-	l, listed := w.limits[model]
+// mayTake says whether the tenant's limit has room for n more of the device's
+// model.
+func (w *world) mayTake(d *device, n int) bool {
+	place, counts := w.charged(d)
 	switch {
-	case !listed || model == "":
-		return 0, true
-	case l == nil:
-		return 0, false
+	case !counts:
+		return true
+	case place < 0:
+		return false
+	case w.limits[place].Limit == nil:
+		return true
 	default:
-		return *l, true
+		return w.usage[place]+n <= int(*w.limits[place].Limit)
 	}
 }

@@ -1,0 +1,154 @@
+package decide_test
+
+// What a decision costs on large fleets. Target: 5 ms warm at 8,000 devices
+// with one core, growing no worse than linearly with the fleet.
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/compile"
+	"gpuladder.dev/ladder/policies/decide"
+	"gpuladder.dev/ladder/policies/decide/decidetest"
+)
+
+var loads = []decidetest.Load{decidetest.Empty, decidetest.HalfFull, decidetest.H100Full}
+
+// BenchmarkDecideWarm: another decision on a State that has decided before.
+// Between two decisions a device changes hands, as it does in a cluster.
+func BenchmarkDecideWarm(b *testing.B) {
+	for _, load := range loads {
+		b.Run(fmt.Sprintf("nodes=1000/load=%s", load), func(b *testing.B) { warm(b, 1000, load) })
+	}
+}
+
+// BenchmarkDecideGrowth: the same over fleets of growing size.
+func BenchmarkDecideGrowth(b *testing.B) {
+	for _, nodes := range []int{125, 250, 500, 1000, 2000} {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) { warm(b, nodes, decidetest.HalfFull) })
+	}
+}
+
+func warm(b *testing.B, nodes int, load decidetest.Load) {
+	c := decidetest.Fleet(nodes, load)
+	s := newState(b, decide.Options{}, c.Objects())
+	q, _ := question(c, decidetest.FleetPod)
+	last := c.Slices[len(c.Slices)-1].Spec.Pool.Name
+	change := changeHands(last)
+	requireOutcome(b, mustDecide(b, s, q), load)
+	b.ReportAllocs()
+	b.ReportMetric(float64(8*nodes), "devices")
+	i := 0
+	for b.Loop() {
+		put(b, s, change[i%2])
+		i++
+		mustDecide(b, s, q)
+	}
+}
+
+// changeHands is a claim with and without an allocation.
+func changeHands(pool string) [2]*resourceapi.ResourceClaim {
+	free := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "changes-hands", UID: "changes-hands"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+			Name: "main", Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			},
+		}}}},
+	}
+	taken := free.DeepCopy()
+	taken.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "main", Driver: v1alpha1.DriverName, Pool: pool, Device: "gpu-7"}},
+	}}
+	return [2]*resourceapi.ResourceClaim{taken, free}
+}
+
+// BenchmarkDecideCold: the first decision on a State that has just been built.
+func BenchmarkDecideCold(b *testing.B) {
+	for _, load := range loads {
+		b.Run(fmt.Sprintf("nodes=1000/load=%s", load), func(b *testing.B) {
+			c := decidetest.Fleet(1000, load)
+			objects := c.Objects()
+			q, _ := question(c, decidetest.FleetPod)
+			b.ReportAllocs()
+			b.ReportMetric(8000, "devices")
+			for b.Loop() {
+				b.StopTimer()
+				s := newState(b, decide.Options{}, objects)
+				b.StartTimer()
+				requireOutcome(b, mustDecide(b, s, q), load)
+			}
+		})
+	}
+}
+
+// BenchmarkDecideBuild: the State itself, from objects.
+func BenchmarkDecideBuild(b *testing.B) {
+	objects := decidetest.Fleet(1000, decidetest.HalfFull).Objects()
+	b.ReportAllocs()
+	b.ReportMetric(8000, "devices")
+	for b.Loop() {
+		newState(b, decide.Options{}, objects)
+	}
+}
+
+// requireOutcome keeps the benchmarks honest: they must decide what they claim.
+func requireOutcome(b *testing.B, d *decide.Decision, load decidetest.Load) {
+	b.Helper()
+	tier := "h100"
+	if load == decidetest.H100Full {
+		tier = "a100"
+	}
+	if d.Outcome != v1alpha1.OutcomeAllocated || d.Tier != tier {
+		b.Fatalf("%s in tier %q, want tier %s", d.Outcome, d.Tier, tier)
+	}
+}
+
+// BenchmarkPeerAllocator: Kubernetes' allocator asked for the same claim on
+// every node, which is what a scheduler must do that wants the best tier.
+func BenchmarkPeerAllocator(b *testing.B) {
+	for _, load := range loads {
+		b.Run(fmt.Sprintf("nodes=1000/load=%s", load), func(b *testing.B) {
+			c := decidetest.Fleet(1000, load)
+			o := newOracle(c, nil)
+			revision, err := compile.Revision(c.Policies[0], 1)
+			if err != nil {
+				b.Fatal(err)
+			}
+			template, err := compile.Template(revision, decidetest.FleetPod.Namespace)
+			if err != nil {
+				b.Fatal(err)
+			}
+			claims := []*resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "c"}, Spec: template.Spec.Spec}}
+			b.ReportAllocs()
+			b.ReportMetric(8000, "devices")
+			for b.Loop() {
+				peerDecide(b, c, o, claims)
+			}
+		})
+	}
+}
+
+func peerDecide(b *testing.B, c *decidetest.Cluster, o *oracle, claims []*resourceapi.ResourceClaim) {
+	b.Helper()
+	a, err := o.allocator(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
+	found := 0
+	for _, n := range c.Nodes {
+		results, err := a.Allocate(context.Background(), n, claims)
+		if err != nil {
+			b.Fatal(err)
+		}
+		found += len(results)
+	}
+	if found == 0 {
+		b.Fatal("the allocator finds nothing")
+	}
+}
