@@ -10,13 +10,18 @@ import (
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
-// option is what one node can offer.
+// option is what one node can offer. Those that a sequence yields are valid
+// only until the next one; keep makes one's own.
 type option struct {
 	node   *node
 	vector []int // the alternative for each request
 	unmet  int   // wishes that the devices do not meet
 	rank   int   // eligible devices on the node: Packed fewest, Spread most
 	chosen []choice
+}
+
+func (o *option) keep() *option {
+	return &option{node: o.node, vector: slices.Clone(o.vector), unmet: o.unmet, rank: o.rank, chosen: slices.Clone(o.chosen)}
 }
 
 // compareOptions is the published total order: the vector of alternatives,
@@ -31,8 +36,7 @@ func (r *run) compareOptions(a, b *option) int {
 
 // rounds yields, from best to worst, groups of offers that come before those of
 // later groups: tier by tier where the Pod has one request, so that a lower
-// tier is not even looked at before it is asked for; else one group. An offer's
-// chosen devices are valid only until the next one.
+// tier is not even looked at before it is asked for; else one group.
 func (r *run) rounds() iter.Seq[iter.Seq[*option]] {
 	return func(yield func(iter.Seq[*option]) bool) {
 		if len(r.prob.requests) != 1 {
@@ -101,7 +105,8 @@ func (r *run) any(ev *evaluation, n *node) bool {
 // option describes what the search has just found.
 func (r *run) option(unmet int) *option {
 	s := &r.search
-	return &option{node: s.n, vector: slices.Clone(s.fixed), unmet: unmet, rank: r.rank(), chosen: s.chosen}
+	r.offer = option{node: s.n, vector: s.fixed, unmet: unmet, rank: r.rank(), chosen: s.chosen}
+	return &r.offer
 }
 
 // rank is the number of devices on the node that are eligible for any of the
@@ -126,8 +131,7 @@ func (r *run) choose() *option {
 		var best *option
 		for o := range round {
 			if best == nil || r.compareOptions(o, best) < 0 {
-				o.chosen = slices.Clone(o.chosen)
-				best = o
+				best = o.keep()
 			}
 		}
 		if best != nil {
@@ -181,8 +185,7 @@ func (st *State) Candidates(q Query) (iter.Seq[Candidate], error) {
 			for o := range round {
 				if !done[o.node.index] {
 					done[o.node.index] = true
-					o.chosen = slices.Clone(o.chosen)
-					group = append(group, o)
+					group = append(group, o.keep())
 				}
 			}
 			slices.SortFunc(group, r.compareOptions)

@@ -254,6 +254,7 @@ func (st *State) changePool(p *pool, change func()) {
 		if name := s.local(); name != "" {
 			n := st.nodeNamed(name)
 			n.local = removeSorted(n.local, s, compareSlices)
+			s.reach.home = nil
 			st.dropIdleNode(n)
 		} else {
 			st.shared = removeSorted(st.shared, s, compareSlices)
@@ -272,6 +273,7 @@ func (st *State) changePool(p *pool, change func()) {
 		if name := s.local(); name != "" {
 			n := st.nodeNamed(name)
 			n.local = insertSorted(n.local, s, compareSlices)
+			s.reach.home = n
 		} else {
 			st.shared = insertSorted(st.shared, s, compareSlices)
 		}

@@ -12,6 +12,7 @@ import (
 // devices, of one device.
 type reach struct {
 	node     string // the only node, or ""
+	home     *node  // its entry in the State, where a whole slice is meant
 	all      bool
 	selector *nodeaffinity.NodeSelector // may be nil: nothing
 

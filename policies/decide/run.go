@@ -29,6 +29,7 @@ type run struct {
 	counters map[*pool]counterSets
 	evals    []*evaluation // by the alternative's place
 	search   search
+	offer    option // the one being yielded
 }
 
 // reachable is what a run knows of a node selection.
@@ -98,7 +99,12 @@ func (r *run) placeOf(name string) int {
 // selection.
 func (r *run) reach(of *reach) reachable {
 	if of.node != "" {
-		i := r.placeOf(of.node)
+		i := -1
+		if of.home == nil {
+			i = r.placeOf(of.node)
+		} else if of.home.obj != nil {
+			i = of.home.index
+		}
 		switch {
 		case i < 0:
 			return reachable{nodeMismatch, -1, of.node}

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -126,7 +127,8 @@ func (st *State) settleModel(h *hold) {
 	default:
 		for _, uid := range h.reservedFor {
 			if p := st.podsByUID[uid]; p != nil && m == (modelKey{}) {
-				m = namedModel(id.driver, p.obj.Annotations[v1alpha1.AnnotationModel])
+				first, _, _ := strings.Cut(p.obj.Annotations[v1alpha1.AnnotationModel], ",")
+				m = namedModel(id.driver, first)
 			}
 		}
 	}
