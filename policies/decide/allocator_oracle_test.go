@@ -60,6 +60,8 @@ type oracle struct {
 // newOracle shows the allocator the cluster in the engine's order: it visits
 // slices by their names and devices as they stand, so copies are named and
 // sorted accordingly. Taint rules are applied, as the scheduler's tracker does.
+// Older generations are left out: on a node that no slice of the newest one
+// means, the allocator would still use the older one; the engine does not.
 func newOracle(c *decidetest.Cluster, keep func(decidetest.DeviceID) bool) *oracle {
 	o := &oracle{
 		classes: slices.Concat(classes(c.Classes), classes{compile.DeviceClass(v1alpha1.DriverName), compile.DeviceClass(v1alpha1.NVIDIADriverName)}),
@@ -70,6 +72,9 @@ func newOracle(c *decidetest.Cluster, keep func(decidetest.DeviceID) bool) *orac
 		},
 	}
 	for i, s := range c.Slices {
+		if outdated(c, s) {
+			continue
+		}
 		s = s.DeepCopy()
 		smallest := "none"
 		for j := range s.Spec.Devices {
@@ -96,6 +101,13 @@ func newOracle(c *decidetest.Cluster, keep func(decidetest.DeviceID) bool) *orac
 		}
 	}
 	return o
+}
+
+func outdated(c *decidetest.Cluster, s *resourceapi.ResourceSlice) bool {
+	return slices.ContainsFunc(c.Slices, func(other *resourceapi.ResourceSlice) bool {
+		return other.Spec.Driver == s.Spec.Driver && other.Spec.Pool.Name == s.Spec.Pool.Name &&
+			other.Spec.Pool.Generation > s.Spec.Pool.Generation
+	})
 }
 
 func ruleSelects(sel *resourceapi.DeviceTaintSelector, s *resourceapi.ResourceSlice, device string) bool {

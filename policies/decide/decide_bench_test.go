@@ -17,7 +17,7 @@ import (
 	"gpuladder.dev/ladder/policies/decide/decidetest"
 )
 
-var loads = []decidetest.Load{decidetest.Empty, decidetest.HalfFull, decidetest.H100Full}
+var loads = []decidetest.Load{decidetest.Empty, decidetest.HalfFull, decidetest.H100Full, decidetest.Full}
 
 // BenchmarkDecideWarm: another decision on a State that has decided before.
 // Between two decisions a device changes hands, as it does in a cluster.
@@ -42,13 +42,13 @@ func warm(b *testing.B, nodes int, load decidetest.Load) {
 	change := changeHands(last)
 	requireOutcome(b, mustDecide(b, s, q), load)
 	b.ReportAllocs()
-	b.ReportMetric(float64(8*nodes), "devices")
 	i := 0
 	for b.Loop() {
 		put(b, s, change[i%2])
 		i++
 		mustDecide(b, s, q)
 	}
+	b.ReportMetric(float64(8*nodes), "devices")
 }
 
 // changeHands is a claim with and without an allocation.
@@ -76,13 +76,13 @@ func BenchmarkDecideCold(b *testing.B) {
 			objects := c.Objects()
 			q, _ := question(c, decidetest.FleetPod)
 			b.ReportAllocs()
-			b.ReportMetric(8000, "devices")
 			for b.Loop() {
 				b.StopTimer()
 				s := newState(b, decide.Options{}, objects)
 				b.StartTimer()
 				requireOutcome(b, mustDecide(b, s, q), load)
 			}
+			b.ReportMetric(8000, "devices")
 		})
 	}
 }
@@ -91,21 +91,43 @@ func BenchmarkDecideCold(b *testing.B) {
 func BenchmarkDecideBuild(b *testing.B) {
 	objects := decidetest.Fleet(1000, decidetest.HalfFull).Objects()
 	b.ReportAllocs()
-	b.ReportMetric(8000, "devices")
 	for b.Loop() {
 		newState(b, decide.Options{}, objects)
 	}
+	b.ReportMetric(8000, "devices")
 }
 
 // requireOutcome keeps the benchmarks honest: they must decide what they claim.
-func requireOutcome(b *testing.B, d *decide.Decision, load decidetest.Load) {
-	b.Helper()
-	tier := "h100"
-	if load == decidetest.H100Full {
+func requireOutcome(t failer, d *decide.Decision, load decidetest.Load) {
+	t.Helper()
+	outcome, tier := v1alpha1.OutcomeAllocated, "h100"
+	switch load {
+	case decidetest.H100Full:
 		tier = "a100"
+	case decidetest.Full:
+		outcome, tier = v1alpha1.OutcomePending, ""
 	}
-	if d.Outcome != v1alpha1.OutcomeAllocated || d.Tier != tier {
-		b.Fatalf("%s in tier %q, want tier %s", d.Outcome, d.Tier, tier)
+	if d.Outcome != outcome || d.Tier != tier {
+		t.Fatalf("%s in tier %q, want %s in tier %q", d.Outcome, d.Tier, outcome, tier)
+	}
+}
+
+// TestWarmDecisionAllocatesLittle: what a warm decision allocates does not grow
+// with the fleet faster than the fleet; time is for the benchmarks to tell.
+func TestWarmDecisionAllocatesLittle(t *testing.T) {
+	for _, load := range loads {
+		allocations := map[int]float64{}
+		for _, nodes := range []int{50, 200} {
+			c := decidetest.Fleet(nodes, load)
+			s := newState(t, decide.Options{}, c.Objects())
+			q, _ := question(c, decidetest.FleetPod)
+			requireOutcome(t, mustDecide(t, s, q), load)
+			allocations[nodes] = testing.AllocsPerRun(5, func() { mustDecide(t, s, q) })
+		}
+		t.Logf("load %s: %v allocations per decision", load, allocations)
+		if allocations[200] > 4*allocations[50] {
+			t.Errorf("load %s: four times the nodes, %.0f allocations instead of %.0f", load, allocations[200], allocations[50])
+		}
 	}
 }
 
@@ -126,15 +148,15 @@ func BenchmarkPeerAllocator(b *testing.B) {
 			}
 			claims := []*resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "c"}, Spec: template.Spec.Spec}}
 			b.ReportAllocs()
-			b.ReportMetric(8000, "devices")
 			for b.Loop() {
-				peerDecide(b, c, o, claims)
+				peerDecide(b, c, o, claims, load)
 			}
+			b.ReportMetric(8000, "devices")
 		})
 	}
 }
 
-func peerDecide(b *testing.B, c *decidetest.Cluster, o *oracle, claims []*resourceapi.ResourceClaim) {
+func peerDecide(b *testing.B, c *decidetest.Cluster, o *oracle, claims []*resourceapi.ResourceClaim, load decidetest.Load) {
 	b.Helper()
 	a, err := o.allocator(context.Background())
 	if err != nil {
@@ -148,7 +170,7 @@ func peerDecide(b *testing.B, c *decidetest.Cluster, o *oracle, claims []*resour
 		}
 		found += len(results)
 	}
-	if found == 0 {
-		b.Fatal("the allocator finds nothing")
+	if (found == 0) != (load == decidetest.Full) {
+		b.Fatalf("the allocator finds devices on %d nodes of a fleet that is %s", found, load)
 	}
 }

@@ -23,6 +23,8 @@ const (
 	HalfFull Load = "half"
 	// H100Full: every H100 is taken and nothing else.
 	H100Full Load = "h100full"
+	// Full: every device is taken.
+	Full Load = "full"
 )
 
 // FleetPolicy is the policy of large fleets: H100, then A100, then anything
@@ -49,7 +51,7 @@ func Fleet(nodes int, load Load) *Cluster {
 		c.Nodes = append(c.Nodes, fleetNode(name))
 		c.Slices = append(c.Slices, fleetSlice(name, board))
 		for j := range 8 {
-			if load == HalfFull && j%2 == 0 || load == H100Full && board.Model == "H100" {
+			if load == Full || load == HalfFull && j%2 == 0 || load == H100Full && board.Model == "H100" {
 				c.Claims = append(c.Claims, fleetClaim(name, j))
 			}
 		}
