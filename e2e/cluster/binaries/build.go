@@ -45,9 +45,8 @@ func (b *builder) goVersion(ctx context.Context) (string, error) {
 	return b.version, nil
 }
 
-// goBuild runs go build and reports at its start, while it works and at its end.
+// goBuild runs go build, and says that it goes on where it takes long.
 func (b *builder) goBuild(ctx context.Context, p program, dir string, args, env []string) error {
-	fmt.Fprintf(b.progress, "building %s %s (first time, about %s on 2 cores)\n", p.name, p.version, p.expect)
 	start := time.Now()
 	var out output
 	stop := make(chan struct{})
@@ -71,7 +70,6 @@ func (b *builder) goBuild(ctx context.Context, p program, dir string, args, env 
 	if err != nil {
 		return fmt.Errorf("building %s, %w\n%s", p.pkg, err, out.tail(20))
 	}
-	fmt.Fprintf(b.progress, "built %s %s in %.0f s\n", p.name, p.version, time.Since(start).Seconds())
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 )
 
 const keyLength = 16
@@ -102,6 +103,8 @@ func (b *builder) build(ctx context.Context, p program, dir, target string) erro
 		}
 	}
 	out := filepath.Join(work, p.name)
+	fmt.Fprintf(b.progress, "building %s %s (first time, about %s on 2 cores)\n", p.name, p.version, about(p.expect))
+	start := time.Now()
 	args := append([]string{"build", "-v"}, buildFlags(p)...)
 	if err := b.goBuild(ctx, p, work, append(args, "-o", out, p.pkg), moduleEnv()); err != nil {
 		return err
@@ -116,7 +119,19 @@ func (b *builder) build(ctx context.Context, p program, dir, target string) erro
 	if err := os.Rename(out, target); err != nil {
 		return fmt.Errorf("moving the program into place, %w", err)
 	}
+	fmt.Fprintf(b.progress, "built %s %s in %.0f s\n", p.name, p.version, time.Since(start).Seconds())
 	return nil
+}
+
+// about prints a length of time as people say it.
+func about(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%.0f seconds", d.Seconds())
+	case d < 2*time.Minute:
+		return "a minute"
+	}
+	return fmt.Sprintf("%.0f minutes", d.Minutes())
 }
 
 func buildFlags(p program) []string {

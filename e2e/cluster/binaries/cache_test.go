@@ -13,10 +13,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 var fakeProgram = program{
-	name: Kwok, version: KwokVersion, module: "kwok", pkg: "example.test/kwok", ldflags: "-s", probe: []string{"--version"},
+	name: Kwok, version: KwokVersion, module: "kwok", pkg: "example.test/kwok", ldflags: "-s", expect: time.Minute, probe: []string{"--version"},
 }
 
 // fakeGo acts as the go command: it writes content to the file after -o.
@@ -234,7 +235,7 @@ func TestLongBuildsAreTold(t *testing.T) {
 	if _, err := b.cached(t.Context(), fakeProgram); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"building kwok " + KwokVersion, "built kwok"} {
+	for _, want := range []string{"building kwok " + KwokVersion + " (first time, about a minute on 2 cores)", "built kwok"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("progress %q lacks %q", said.String(), want)
 		}

@@ -74,18 +74,15 @@ func (b *builder) buildOwn(ctx context.Context, p program) (string, error) {
 		return "", fmt.Errorf("looking for the source of %s, %w", p.name, err)
 	}
 	target := filepath.Join(dir, p.name)
-	var out output
+	// Nothing is said where nothing is to be compiled.
+	told := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(b.progress, "building %s\n", p.name) })
+	defer told.Stop()
+	args := []string{"build", "-v", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", target, "./" + pkg}
 	start := time.Now()
-	beat := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(b.progress, "building %s\n", p.name) })
-	env := append(os.Environ(), "CGO_ENABLED=0")
-	err = b.run(ctx, src, env, []string{"build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", target, "./" + pkg}, &out)
-	if beat.Stop() {
-		start = time.Time{}
+	if err := b.goBuild(ctx, p, src, args, append(os.Environ(), "CGO_ENABLED=0")); err != nil {
+		return "", err
 	}
-	if err != nil {
-		return "", fmt.Errorf("building %s, %w\n%s", p.pkg, err, out.tail(40))
-	}
-	if !start.IsZero() {
+	if !told.Stop() {
 		fmt.Fprintf(b.progress, "built %s in %.0f s\n", p.name, time.Since(start).Seconds())
 	}
 	return target, nil
