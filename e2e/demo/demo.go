@@ -222,9 +222,9 @@ func (d *demo) replay(ctx context.Context) error {
 	if err := os.MkdirAll(d.BundleDir, 0o755); err != nil {
 		return err
 	}
-	content, err := os.ReadFile(d.Journal)
+	content, err := d.journal(ctx)
 	if err != nil {
-		return fmt.Errorf("reading the journal, %w", err)
+		return err
 	}
 	bundle := filepath.Join(d.BundleDir, "journal.jsonl")
 	if err := os.WriteFile(bundle, content, 0o644); err != nil {
@@ -239,6 +239,22 @@ func (d *demo) replay(ctx context.Context) error {
 		return fmt.Errorf("replaying the journal, it ended with code %d", code)
 	}
 	return nil
+}
+
+// journal reads the scheduler's journal once it holds the last decision.
+func (d *demo) journal(ctx context.Context) (content []byte, err error) {
+	err = workload.WaitFor(ctx, patience, "the journal to hold train-6's device", func(context.Context) (bool, string, error) {
+		if content, err = os.ReadFile(d.Journal); err != nil {
+			return false, "", fmt.Errorf("reading the journal, %w", err)
+		}
+		for line := range strings.Lines(string(content)) {
+			if strings.Contains(line, `"pod":"train-6"`) && strings.Contains(line, `"outcome":"Allocated"`) {
+				return true, "", nil
+			}
+		}
+		return false, "not yet", nil
+	})
+	return content, err
 }
 
 // createAdmitted creates the Pod. A policy that has just been written takes a
