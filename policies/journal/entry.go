@@ -16,7 +16,7 @@ const Format = 1
 
 // MaxLine bounds one line, in bytes. An object of the API server has at most
 // some 3 MiB; the rest is room for a decision with every example.
-const MaxLine = 256 << 20
+const MaxLine = 64 << 20
 
 // Header is the first line of a journal.
 type Header struct {

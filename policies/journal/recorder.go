@@ -22,9 +22,9 @@ import (
 	"gpuladder.dev/ladder/policies/manifest"
 )
 
-// ErrHistory occurs in [Recorder.Rotate] when the State remembers something
-// that its objects no longer say, such as the model of a device in use whose
-// slice is gone. A snapshot would lose it; the old file goes on.
+// ErrHistory occurs in [Recorder.Rotate] when the State can't be told again by
+// its objects and charges alone, for instance when a charge's policy has gone
+// since. The old journal goes on; a later try can succeed.
 var ErrHistory = errors.New("the state depends on its history")
 
 // Recorder is a decide.State whose calls are written to a journal. It has the
@@ -77,10 +77,11 @@ func (r *Recorder) begin(name string, w io.Writer) {
 // Rotate goes on in a new journal that begins with a snapshot of the State. If
 // that is not possible ([ErrHistory], or an error of writing), the Recorder
 // goes on in the old one and what was written to w is to be thrown away.
+//
+// The old journal is sealed; call Flush before to learn of a failure to write
+// it. One that has failed already is no hindrance: its gap ends here.
 func (r *Recorder) Rotate(name string, w io.Writer) error {
-	if err := r.Seal(); err != nil {
-		return fmt.Errorf("closing the journal %s, %w", r.name, err)
-	}
+	_ = r.Seal() // told by Err, and by Flush before
 	next := NewRecorder(r.opts, name, w)
 	if err := next.restore(r.objects, r.assumed); err != nil {
 		return fmt.Errorf("writing a snapshot, %w", err)
@@ -108,7 +109,7 @@ func (r *Recorder) restore(objects map[objectKey]runtime.Object, assumed map[typ
 	charges := slices.SortedFunc(maps.Values(assumed), func(a, b assumption) int { return cmp.Compare(a.order, b.order) })
 	for _, a := range charges {
 		if err := r.Assume(a.decision, a.inFlight); err != nil {
-			return err
+			return fmt.Errorf("%w: %w", ErrHistory, err)
 		}
 	}
 	return nil

@@ -3,6 +3,8 @@ package journal
 import (
 	"bytes"
 	"errors"
+	"io"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -109,9 +111,9 @@ func TestRotateAfterBinding(t *testing.T) {
 	mustDecide(t, r, "b", "h100")
 }
 
-// The State remembers the model of a device in use whose slice is gone; a
-// snapshot can't, so the old journal goes on.
-func TestRotateKeepsHistory(t *testing.T) {
+// A device in use keeps its charge when its slice is gone, and so does the
+// snapshot.
+func TestRotateWithoutSlice(t *testing.T) {
 	var first, second bytes.Buffer
 	r := NewRecorder(decide.Options{}, "one", &first)
 	fill(t, r)
@@ -121,18 +123,50 @@ func TestRotateKeepsHistory(t *testing.T) {
 	if err := r.Delete(&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n-1-gpus"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Rotate("two", &second); !errors.Is(err, ErrHistory) {
-		t.Fatalf("rotate: %v, want ErrHistory", err)
+	if err := r.Rotate("two", &second); err != nil {
+		t.Fatal(err)
 	}
-	if d := mustDecide(t, r, "b", ""); d.Journal[:4] != "one#" {
-		t.Errorf("the decision stands at %q, want the old journal", d.Journal)
+	if err := r.Put(objects(t)[1].Object); err != nil {
+		t.Fatal(err)
 	}
+	mustDecide(t, r, "b", "a100")
 	if err := r.Seal(); err != nil {
 		t.Fatal(err)
 	}
-	report, err := Replay(&first)
-	if err != nil || len(report.Differences) != 0 {
-		t.Errorf("%v, differences %v", err, report.Differences)
+	if report, err := Replay(&second); err != nil || len(report.Differences) != 0 || report.Decisions != 1 {
+		t.Errorf("%v, %d decisions, differences %v", err, report.Decisions, report.Differences)
+	}
+}
+
+// A charge can't be made anew when its policy is gone: the old journal goes on
+// until the charge is settled.
+func TestRotateKeepsHistory(t *testing.T) {
+	var first, second bytes.Buffer
+	r := NewRecorder(decide.Options{}, "one", &first)
+	fill(t, r)
+	if err := r.Assume(mustDecide(t, r, "a", "h100"), true); err != nil {
+		t.Fatal(err)
+	}
+	policy := objects(t)[2].Object
+	if err := r.Delete(policy); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Rotate("two", io.Discard); !errors.Is(err, ErrHistory) {
+		t.Fatalf("rotate: %v, want ErrHistory", err)
+	}
+	if err := r.Put(policy); err != nil {
+		t.Fatal(err)
+	}
+	if d := mustDecide(t, r, "b", "a100"); !strings.HasPrefix(d.Journal, "one#") {
+		t.Errorf("the decision stands at %q, want the old journal", d.Journal)
+	}
+	if err := r.Rotate("three", &second); err != nil {
+		t.Fatalf("with the policy back: %v", err)
+	}
+	for name, text := range map[string]*bytes.Buffer{"old": &first, "new": &second} {
+		if report, err := Replay(text); err != nil || len(report.Differences) != 0 {
+			t.Errorf("the %s journal: %v, differences %v", name, err, report.Differences)
+		}
 	}
 }
 
@@ -150,5 +184,25 @@ func TestRotateToBrokenWriter(t *testing.T) {
 	}
 	if report, err := Replay(&first); err != nil || report.Decisions != 1 {
 		t.Errorf("%v, %d decisions", err, report.Decisions)
+	}
+}
+
+// A new journal heals a failed one.
+func TestRotateAfterFailure(t *testing.T) {
+	var second bytes.Buffer
+	r := NewRecorder(decide.Options{}, "one", &brokenWriter{left: 10})
+	fill(t, r)
+	if err := r.Flush(); !errors.Is(err, errBroken) {
+		t.Fatalf("flush: %v", err)
+	}
+	if err := r.Rotate("two", &second); err != nil || r.Err() != nil {
+		t.Fatalf("rotate: %v, then %v", err, r.Err())
+	}
+	mustDecide(t, r, "a", "h100")
+	if err := r.Seal(); err != nil {
+		t.Fatal(err)
+	}
+	if report, err := Replay(&second); err != nil || report.Decisions != 1 || len(report.Differences) != 0 {
+		t.Errorf("%v, %d decisions, differences %v", err, report.Decisions, report.Differences)
 	}
 }
