@@ -17,7 +17,6 @@ import (
 	"k8s.io/component-base/term"
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
-	kubescheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
@@ -100,7 +99,7 @@ func run(command *cobra.Command, opts *options.Options, own Options) error {
 		}
 		cancel()
 	}()
-	if err := kubescheduler.Run(ctx, s.Config, s.Sched); err != nil && told.Err() == nil {
+	if err := s.Run(ctx); err != nil && told.Err() == nil {
 		return fmt.Errorf("running the scheduler, %w", err)
 	}
 	return nil

@@ -6,11 +6,13 @@ package app
 import (
 	"context"
 	"fmt"
+	"time"
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
+	kubescheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/scheduler"
@@ -96,4 +98,17 @@ func valueOr(percentage *int32) int32 {
 		return 0
 	}
 	return *percentage
+}
+
+// readyTimeout bounds the wait for policies and quotas at the start.
+const readyTimeout = 10 * time.Second
+
+// Run schedules until ctx ends.
+func (s *Scheduler) Run(ctx context.Context) error {
+	ready, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	if err := s.Core.WaitUntilReady(ready); err != nil {
+		klog.FromContext(ctx).Error(err, "Starting all the same; Pods with claims wait")
+	}
+	return kubescheduler.Run(ctx, s.Config, s.Sched)
 }

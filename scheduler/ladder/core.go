@@ -93,6 +93,18 @@ func (c *Core) Flush(ctx context.Context) error {
 	return c.publisher.Flush(ctx)
 }
 
+// WaitUntilReady waits until everything that decisions depend on has been read,
+// or until ctx ends; Pods with claims then wait, all others need not.
+func (c *Core) WaitUntilReady(ctx context.Context) error {
+	err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(context.Context) (bool, error) {
+		return c.objects.Ready(), nil
+	})
+	if err != nil {
+		return fmt.Errorf("reading policies and quotas, %w", err)
+	}
+	return nil
+}
+
 // startWith begins to watch and to write, once.
 func (c *Core) startWith(ctx context.Context, h fwk.Handle) error {
 	c.start.Do(func() { c.startErr = c.run(ctx, h) })
@@ -108,7 +120,7 @@ func (c *Core) run(ctx context.Context, h fwk.Handle) error {
 	if err != nil {
 		return err
 	}
-	watcher := objects.NewWatcher(client, c.changed)
+	watcher := objects.NewWatcher(client, c.changed, func() { c.waiting.wake(everyPod) })
 	c.objects = watcher
 	c.publisher = outcome.NewPublisher(h.ClientSet(), objects.NewRecords(client), c.clock, logger)
 	c.waiting = newWaiting(c.clock, h.SharedInformerFactory().Core().V1().Pods().Lister())
@@ -186,9 +198,11 @@ func (c *Core) changed(obj runtime.Object, deleted bool) {
 	case *corev1.Namespace:
 		c.waiting.wake(func(p *corev1.Pod) bool { return p.Namespace == o.Name })
 	default:
-		c.waiting.wake(func(*corev1.Pod) bool { return true })
+		c.waiting.wake(everyPod)
 	}
 }
+
+func everyPod(*corev1.Pod) bool { return true }
 
 // gone drops what is remembered of a Pod that was deleted.
 func (c *Core) gone(pod *corev1.Pod) {

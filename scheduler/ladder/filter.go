@@ -5,7 +5,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
 )
+
+// embeddedKey is where the embedded plugin keeps its state of a cycle.
+const embeddedKey fwk.StateKey = dynamicresources.Name
 
 // Filter implements fwk.FilterPlugin.
 //
@@ -27,8 +31,12 @@ func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *corev1.P
 }
 
 // PostFilter implements fwk.PostFilterPlugin. Only the embedded plugin has
-// something to do: it takes back allocations that can't be used.
+// something to do, and only if it came to prepare itself: it takes back
+// allocations that can't be used.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	if _, err := state.Read(embeddedKey); err != nil {
+		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
 	return p.DynamicResources.PostFilter(ctx, state, pod, statuses)
 }
 

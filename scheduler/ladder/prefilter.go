@@ -37,7 +37,8 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
 	}
 	if !p.core.objects.Ready() {
-		return nil, p.park(pod, outcome.OfFailure(pod, v1alpha1.FailureAPIUnavailable, "policies and quotas have not been read yet"), time.Time{})
+		p.core.waiting.park(pod, p.handle, time.Time{})
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "policies and quotas have not been read yet")
 	}
 	s := begin(state, pod, p.core.clock.Now())
 	s.claims = claims
@@ -167,7 +168,6 @@ func (p *Plugin) nothingLeft(ctx context.Context, state fwk.CycleState, s *searc
 		return p.undecided(s.pod, err)
 	}
 	metrics.Requests.WithLabelValues(string(d.Outcome), d.Policy, "", "").Inc()
-	s.parked = true
 	status := p.park(s.pod, outcome.OfDecision(s.pod, d), p.nextTier(s, d))
 	p.offerPreemption(ctx, state, s, nodes)
 	return status

@@ -21,6 +21,12 @@ const (
 	// log2(n/firstWidth) + tiers rounds.
 	firstWidth = 8
 
+	// maxDoubts and firstPause bound how long the embedded plugin is given to
+	// catch up when it refuses what the engine chose: it learns of claims a
+	// moment later. The pauses add up to 31 ms.
+	maxDoubts  = 5
+	firstPause = time.Millisecond
+
 	searchKey  fwk.StateKey = Name + "/search"
 	attemptKey fwk.StateKey = Name + "/attempt"
 )
@@ -46,7 +52,7 @@ type search struct {
 	digest    string
 	width     int
 	rounds    int
-	parked    bool
+	doubts    int
 
 	// part is the part of the order that this round looks at.
 	part []decide.Candidate
@@ -170,30 +176,38 @@ func (s *search) names() sets.Set[string] {
 	return sets.KeySet(s.rank)
 }
 
-// refuse takes over why no node of the part passed, and says whether another
-// round makes sense.
-func (s *search) refuse(d framework.Diagnosis) bool {
+// refuse takes over why no node of the part passed. It says whether another
+// round makes sense, and after which pause.
+func (s *search) refuse(d framework.Diagnosis) (again bool, pause time.Duration) {
 	if len(s.part) == 0 {
-		return false
+		return false, 0
 	}
-	absent := d.NodeToStatus.AbsentNodesStatus()
-	if d.PreFilterMsg != "" && absent.Plugin() != "" {
+	if d.PreFilterMsg != "" && d.NodeToStatus.AbsentNodesStatus().Plugin() != "" {
 		// Another plugin refused the Pod as such.
-		return false
+		return false, 0
 	}
+	doubted := false
 	for _, c := range s.part {
 		status := d.NodeToStatus.Get(c.Node)
-		s.refused[c.Node] = words(status)
-		switch {
-		case status.Plugin() == Name:
-			s.doubtful[c.Node] = s.refused[c.Node]
-		case status.Code() == fwk.Unschedulable:
+		if status.Plugin() == Name {
+			doubted = true
+			if s.doubts < maxDoubts {
+				continue
+			}
+			s.doubtful[c.Node] = words(status)
+		} else if status.Code() == fwk.Unschedulable {
 			s.resolvable = append(s.resolvable, c)
 		}
+		s.refused[c.Node] = words(status)
 	}
 	s.collect(d)
+	if doubted && s.doubts < maxDoubts {
+		pause = firstPause << s.doubts
+		s.doubts++
+		return true, pause
+	}
 	s.width *= 2
-	return true
+	return true, 0
 }
 
 // collect keeps what a round found out, for the error of the whole attempt.
@@ -204,7 +218,9 @@ func (s *search) collect(d framework.Diagnosis) {
 		s.diagnosis.PendingPlugins = sets.New[string]()
 	}
 	for _, c := range s.part {
-		s.diagnosis.NodeToStatus.Set(c.Node, d.NodeToStatus.Get(c.Node))
+		if _, refused := s.refused[c.Node]; refused {
+			s.diagnosis.NodeToStatus.Set(c.Node, d.NodeToStatus.Get(c.Node))
+		}
 	}
 	s.diagnosis.UnschedulablePlugins.Insert(d.UnschedulablePlugins.UnsortedList()...)
 	s.diagnosis.PendingPlugins.Insert(d.PendingPlugins.UnsortedList()...)

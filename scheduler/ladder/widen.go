@@ -3,6 +3,7 @@ package ladder
 import (
 	"context"
 	"errors"
+	"time"
 
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
@@ -27,7 +28,7 @@ func widened(next schedulePod) schedulePod {
 			s := searchOf(state)
 			var misfit *framework.FitError
 			if s != nil && errors.As(err, &misfit) {
-				if s.refuse(misfit.Diagnosis) && ctx.Err() == nil {
+				if again, pause := s.refuse(misfit.Diagnosis); again && goOn(ctx, pause) {
 					continue
 				}
 				s.conclude(&misfit.Diagnosis)
@@ -37,5 +38,18 @@ func widened(next schedulePod) schedulePod {
 			}
 			return result, err
 		}
+	}
+}
+
+// goOn pauses and says whether there is still reason to go on.
+func goOn(ctx context.Context, pause time.Duration) bool {
+	if pause == 0 {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(pause):
+		return true
 	}
 }

@@ -5,7 +5,6 @@ package objects
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +52,7 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 type Watcher struct {
 	client    rest.Interface
 	notify    func(obj runtime.Object, deleted bool)
+	ready     func()
 	policies  *watched
 	revisions *watched
 	quotas    *watched
@@ -67,9 +67,9 @@ type watched struct {
 }
 
 // NewWatcher returns a Watcher; notify is called for each change, in the order
-// of the changes of one kind.
-func NewWatcher(client rest.Interface, notify func(obj runtime.Object, deleted bool)) *Watcher {
-	w := &Watcher{client: client, notify: notify}
+// of the changes of one kind, and ready whenever Ready has become true.
+func NewWatcher(client rest.Interface, notify func(obj runtime.Object, deleted bool), ready func()) *Watcher {
+	w := &Watcher{client: client, notify: notify, ready: ready}
 	w.policies = w.kind("acceleratorpolicies", &v1alpha1.AcceleratorPolicy{})
 	w.revisions = w.kind("policyrevisions", &v1alpha1.PolicyRevision{})
 	w.quotas = w.kind("tenantquotas", &v1alpha1.TenantQuota{})
@@ -112,6 +112,9 @@ func (w *Watcher) run(ctx context.Context, k *watched) {
 		case apierrors.IsNotFound(err):
 			if !k.absent.Swap(true) {
 				logger.Info("Kind is not served; scheduling without it until its CRD is installed", "resource", k.resource, "group", v1alpha1.GroupName)
+				if w.Ready() {
+					w.ready()
+				}
 			}
 		default:
 			logger.Error(err, "Reading failed; Pods with claims wait until it works", "resource", k.resource, "group", v1alpha1.GroupName)
@@ -122,6 +125,11 @@ func (w *Watcher) run(ctx context.Context, k *watched) {
 		return
 	}
 	k.absent.Store(false)
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), k.informer.HasSynced) && w.Ready() {
+			w.ready()
+		}
+	}()
 	k.informer.RunWithContext(ctx)
 }
 
@@ -142,7 +150,7 @@ func (w *Watcher) Policy(name string) *v1alpha1.AcceleratorPolicy {
 
 // Revision returns a policy's revision, or nil.
 func (w *Watcher) Revision(policy string, revision int64) *v1alpha1.PolicyRevision {
-	return get[*v1alpha1.PolicyRevision](w.revisions, policy+"-"+strconv.FormatInt(revision, 10))
+	return get[*v1alpha1.PolicyRevision](w.revisions, v1alpha1.RevisionName(policy, revision))
 }
 
 // Quota returns the quota of the tenant that the namespace belongs to, or nil.

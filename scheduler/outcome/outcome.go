@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,20 +66,14 @@ func OfFailure(pod *corev1.Pod, class v1alpha1.FailureClass, message string) Out
 	}
 }
 
-// Summary says a decision in one line: what was chosen, or for each tier what
-// stood in the way.
+// Summary says a decision in one line: what was chosen, or what stood in the
+// way.
 func Summary(d *decide.Decision) string {
 	if d.Outcome == v1alpha1.OutcomeAllocated {
 		return clip(allocated(d))
 	}
-	parts := make([]string, 0, len(d.Tiers))
-	for _, tier := range d.Tiers {
-		parts = append(parts, tier.Name+": "+rejections(tier.Rejections))
-	}
-	if len(parts) == 0 {
-		return clip(d.Message)
-	}
-	return clip(strings.Join(parts, "; "))
+	// The outcome is told beside it, as the condition's reason.
+	return clip(strings.TrimSuffix(strings.TrimPrefix(d.Message, string(d.Outcome)+": "), "."))
 }
 
 // allocated returns "H100 (tier h100, revision 3): node/pool/device".
@@ -108,21 +103,6 @@ func allocated(d *decide.Decision) string {
 	return what + ": " + strings.Join(places, ", ")
 }
 
-// rejections returns "160 InUse, 4 DeviceTainted". Devices that are not of the
-// tier at all are mentioned only when there is nothing else to say.
-func rejections(all []v1alpha1.Rejection) string {
-	var parts []string
-	for _, r := range all {
-		if r.Code != v1alpha1.ReasonModelMismatch {
-			parts = append(parts, fmt.Sprintf("%d %s", r.Count, r.Code))
-		}
-	}
-	if len(parts) == 0 {
-		return "no such device"
-	}
-	return strings.Join(parts, ", ")
-}
-
 // decisionKey identifies an outcome across retries: counts may differ, what
 // was chosen or stood in the way may not.
 func decisionKey(d *decide.Decision) string {
@@ -134,11 +114,35 @@ func decisionKey(d *decide.Decision) string {
 		for _, tier := range d.Tiers {
 			parts = append(parts, tier.Name)
 			for _, r := range tier.Rejections {
-				parts = append(parts, string(r.Code))
+				if code := string(settled(r.Code)); code != parts[len(parts)-1] {
+					parts = append(parts, code)
+				}
 			}
 		}
 	}
 	return digest(parts...)
+}
+
+// settled makes no difference between a device in use and one about to be: for
+// the Pod that waits it is the same.
+func settled(code v1alpha1.Reason) v1alpha1.Reason {
+	if code == v1alpha1.ReasonReserved {
+		return v1alpha1.ReasonInUse
+	}
+	return code
+}
+
+// counts are the numbers in front of reason codes.
+var counts = regexp.MustCompile(`\b\d+ ([A-Z])`)
+
+// sameMessage compares two messages but for how many devices each reason
+// stands for. It is how a restarted scheduler knows what was told already.
+func sameMessage(a, b string) bool { return normal(a) == normal(b) }
+
+func normal(message string) string {
+	message = counts.ReplaceAllString(message, "# $1")
+	message = strings.ReplaceAll(message, string(v1alpha1.ReasonReserved), string(v1alpha1.ReasonInUse))
+	return strings.ReplaceAll(message, "# InUse, # InUse", "# InUse")
 }
 
 // RecordName is the AllocationDecision's name: the same outcome of the same Pod

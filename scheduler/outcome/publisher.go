@@ -110,7 +110,7 @@ func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 			return p.recorder.Create(ctx, record)
 		})
 	}
-	if existing := conditionOf(o.Pod); existing != nil && existing.Status == o.Status && existing.Reason == o.Reason && existing.Message == o.Message {
+	if existing := conditionOf(o.Pod); existing != nil && existing.Status == o.Status && existing.Reason == o.Reason && sameMessage(existing.Message, o.Message) {
 		return
 	}
 	now := metav1.NewTime(p.clock.Now())

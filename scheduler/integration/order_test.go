@@ -1,0 +1,161 @@
+package integration_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/fleet"
+)
+
+// ladderOf is a policy with a tier for each model and one for any device.
+func ladderOf(models ...string) v1alpha1.AcceleratorPolicySpec {
+	var spec v1alpha1.AcceleratorPolicySpec
+	for i, m := range models {
+		spec.Tiers = append(spec.Tiers, v1alpha1.Tier{Name: fmt.Sprintf("t%d", i), Models: []string{m}})
+	}
+	return spec
+}
+
+// mixed is 22 nodes: 2 with H100, 10 with A100, 10 with L4, two boards each.
+func mixed() []fleet.Group {
+	return []fleet.Group{
+		{Name: "h100", Nodes: 2, Board: "H100-SXM5-80GB", GPUs: 2},
+		{Name: "a100", Nodes: 10, Board: "A100-SXM4-80GB", GPUs: 2},
+		{Name: "l4", Nodes: 10, Board: "L4", GPUs: 2},
+	}
+}
+
+func TestStrictOrder(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(mixed()...)
+	c.addPolicy("h100-first", ladderOf("H100", "A100", "L4"))
+	c.startScheduler()
+	var got []string
+	for i := range 8 {
+		name := fmt.Sprintf("pod-%d", i)
+		c.addPod(name, "h100-first")
+		got = append(got, c.placed(name))
+	}
+	assert.Equal(t, []string{
+		"h100-0000/gpu-0", "h100-0000/gpu-1", "h100-0001/gpu-0", "h100-0001/gpu-1",
+		"a100-0000/gpu-0", "a100-0000/gpu-1", "a100-0001/gpu-0", "a100-0001/gpu-1",
+	}, got)
+	assert.Equal(t, "A100 (tier t1, revision 1): a100-0000/a100-0000/gpu-0", c.condition("pod-4", "Allocated"))
+	record := c.record("pod-4", v1alpha1.OutcomeAllocated)
+	assert.Equal(t, "t1", record.Spec.Tier)
+	assert.Equal(t, "a100-0000", record.Spec.Node)
+	require.Len(t, record.Spec.Tiers, 3)
+	assert.Equal(t, v1alpha1.TierRejected, record.Spec.Tiers[0].Outcome)
+	assert.Equal(t, int32(4), count(record, "t0", v1alpha1.ReasonInUse)+count(record, "t0", v1alpha1.ReasonReserved))
+	bound := c.pod("pod-4")
+	assert.Equal(t, "1", bound.Annotations[v1alpha1.AnnotationRevision])
+	assert.Equal(t, "t1", bound.Annotations[v1alpha1.AnnotationTier])
+	assert.Equal(t, "A100", bound.Annotations[v1alpha1.AnnotationModel])
+	assert.Equal(t, record.Spec.InputDigest, bound.Annotations[v1alpha1.AnnotationDigest])
+}
+
+// A better tier wins however unattractive its node is to the other plugins.
+func TestOrderBeatsScores(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(mixed()...)
+	c.addPolicy("h100-first", ladderOf("H100", "A100"))
+	for i := range 2 {
+		busy := plainPod(fmt.Sprintf("busy-%d", i), withCPU("28"))
+		busy.Spec.NodeName = fmt.Sprintf("h100-%04d", i)
+		c.create(busy)
+	}
+	c.startScheduler()
+	c.addPod("pod", "h100-first", withCPU("1"))
+	assert.Equal(t, "h100-0000/gpu-0", c.placed("pod"))
+}
+
+func TestNodesThatOthersRefuse(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(mixed()...)
+	c.addPolicy("h100-first", ladderOf("H100", "A100", "L4"))
+	full := plainPod("full", withCPU("32"))
+	full.Spec.NodeName = "h100-0000"
+	c.create(full)
+	node := &corev1.Node{}
+	require.NoError(t, c.Get(t.Context(), clusterKey("h100-0001"), node))
+	node.Spec.Taints = []corev1.Taint{{Key: "maintenance", Effect: corev1.TaintEffectNoSchedule}}
+	require.NoError(t, c.Update(t.Context(), node))
+	c.startScheduler()
+
+	c.addPod("pod", "h100-first", withCPU("1"))
+	assert.Equal(t, "a100-0000/gpu-0", c.placed("pod"))
+	record := c.record("pod", v1alpha1.OutcomeAllocated)
+	assert.Equal(t, int32(4), count(record, "t0", v1alpha1.ReasonNodeUnsuitable))
+	why := details(record, "t0", v1alpha1.ReasonNodeUnsuitable)
+	assert.Contains(t, why["h100-0000"], "NodeResourcesFit: Insufficient cpu")
+	assert.Contains(t, why["h100-0001"], "TaintToleration")
+
+	c.addPod("choosy", "h100-first", withCPU("1"), notOn("a100-0000", "a100-0001"))
+	assert.Equal(t, "a100-0002/gpu-0", c.placed("choosy"))
+	record = c.record("choosy", v1alpha1.OutcomeAllocated)
+	why = details(record, "t1", v1alpha1.ReasonNodeUnsuitable)
+	assert.Contains(t, why["a100-0000"], "NodeAffinity")
+}
+
+func notOn(nodes ...string) podOption {
+	return func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{
+					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpNotIn, Values: nodes,
+				}},
+			}}},
+		}}
+	}
+}
+
+// The first eight nodes in the order are full: the search goes on in the same
+// attempt.
+func TestWidening(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(fleet.Group{Name: "a100", Nodes: 30, Board: "A100-SXM4-80GB", GPUs: 1, CPU: resource.MustParse("4")})
+	c.addPolicy("any", ladderOf("A100"))
+	for i := range 27 {
+		full := plainPod(fmt.Sprintf("full-%02d", i), withCPU("4"))
+		full.Spec.NodeName = fmt.Sprintf("a100-%04d", i)
+		c.create(full)
+	}
+	c.startScheduler()
+	c.addPod("pod", "any", withCPU("1"))
+	assert.Equal(t, "a100-0027/gpu-0", c.placed("pod"))
+	record := c.record("pod", v1alpha1.OutcomeAllocated)
+	assert.Equal(t, int32(27), count(record, "t0", v1alpha1.ReasonNodeUnsuitable))
+	assert.Equal(t, int32(1), record.Spec.Attempt, "one attempt is enough")
+}
+
+// Every run of the same Pods gives the same places.
+func TestSamePlacesEachTime(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(mixed()...)
+	c.addPolicy("h100-first", ladderOf("H100", "A100", "L4"))
+	c.startScheduler()
+	var first []string
+	for run := range 3 {
+		var got []string
+		for i := range 12 {
+			name := fmt.Sprintf("pod-%d", i)
+			c.addPod(name, "h100-first")
+		}
+		for i := range 12 {
+			got = append(got, c.placed(fmt.Sprintf("pod-%d", i)))
+		}
+		if run == 0 {
+			first = got
+		}
+		assert.Equal(t, first, got, "run %d", run)
+		for i := range 12 {
+			c.remove(fmt.Sprintf("pod-%d", i))
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package mirror
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"gpuladder.dev/ladder/scheduler/view"
+)
+
+// log is a State that writes down its calls.
+type log struct {
+	calls  []string
+	refuse map[string]bool
+}
+
+func (l *log) note(op string, obj runtime.Object) string {
+	o := obj.(metav1.Object)
+	call := fmt.Sprintf("%s %T %s", op, obj, o.GetName())
+	l.calls = append(l.calls, call)
+	return o.GetName()
+}
+
+func (l *log) Put(obj runtime.Object) error {
+	if l.refuse[l.note("put", obj)] {
+		return errors.New("refused")
+	}
+	return nil
+}
+
+func (l *log) Delete(obj runtime.Object) error {
+	l.note("delete", obj)
+	return nil
+}
+
+func (l *log) Forget(pod types.NamespacedName) { l.calls = append(l.calls, "forget "+pod.Name) }
+
+func (l *log) take() []string {
+	calls := l.calls
+	l.calls = nil
+	return calls
+}
+
+// world is what a scheduler knows.
+type world struct {
+	fwk.SharedDRAManager
+	fwk.ResourceClaimTracker
+	nodes   []fwk.NodeInfo
+	slices  []*resourceapi.ResourceSlice
+	classes []*resourceapi.DeviceClass
+	claims  []*resourceapi.ResourceClaim
+	pending map[types.UID]*resourceapi.AllocationResult
+}
+
+func (w *world) ResourceClaims() fwk.ResourceClaimTracker { return w }
+func (w *world) ResourceSlices() fwk.ResourceSliceLister  { return sliceList{w} }
+func (w *world) DeviceClasses() fwk.DeviceClassLister     { return classList{w} }
+func (w *world) List() ([]*resourceapi.ResourceClaim, error) {
+	return w.claims, nil
+}
+
+func (w *world) SignalClaimPendingAllocation(uid types.UID, c *resourceapi.ResourceClaim) error {
+	w.pending[uid] = c.Status.Allocation
+	return nil
+}
+
+func (w *world) GetPendingAllocation(uid types.UID) *resourceapi.AllocationResult {
+	return w.pending[uid]
+}
+
+func (w *world) MaybeRemoveClaimPendingAllocation(uid types.UID, _ bool) bool {
+	delete(w.pending, uid)
+	return true
+}
+
+type sliceList struct{ w *world }
+
+func (l sliceList) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
+	return l.w.slices, nil
+}
+
+type classList struct{ w *world }
+
+func (l classList) List() ([]*resourceapi.DeviceClass, error) { return l.w.classes, nil }
+func (l classList) Get(string) (*resourceapi.DeviceClass, error) {
+	return nil, errors.New("not used")
+}
+
+func (w *world) setNodes(nodes ...*corev1.Node) {
+	w.nodes = nil
+	for _, n := range nodes {
+		info := framework.NewNodeInfo()
+		info.SetNode(n)
+		w.nodes = append(w.nodes, info)
+	}
+}
+
+func node(name string, labels map[string]string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+}
+
+func poolSlice(name, pool string) *resourceapi.ResourceSlice {
+	return &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       resourceapi.ResourceSliceSpec{Driver: "d", Pool: resourceapi.ResourcePool{Name: pool}},
+	}
+}
+
+func claim(name string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
+}
+
+func newMirror() (*Mirror, *log, *world, *view.InFlight) {
+	state, inFlight := &log{refuse: map[string]bool{}}, view.NewInFlight()
+	return New(state, inFlight, klog.Background()), state, &world{pending: map[types.UID]*resourceapi.AllocationResult{}}, inFlight
+}
+
+func TestSyncPutsOnlyWhatChanged(t *testing.T) {
+	m, state, w, _ := newMirror()
+	a, b := node("a", nil), node("b", nil)
+	w.setNodes(b, a)
+	w.slices = []*resourceapi.ResourceSlice{poolSlice("s2", "a"), poolSlice("s1", "a")}
+	w.classes = []*resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: "class"}}}
+	w.claims = []*resourceapi.ResourceClaim{claim("c")}
+	require.NoError(t, m.Sync(w.nodes, w))
+	assert.Equal(t, []string{
+		"put *v1.Node a", "put *v1.Node b", "put *v1.DeviceClass class",
+		"put *v1.ResourceSlice s1", "put *v1.ResourceSlice s2", "put *v1.ResourceClaim c",
+	}, state.take(), "by name, whatever the order of the lists")
+
+	require.NoError(t, m.Sync(w.nodes, w))
+	assert.Empty(t, state.take(), "nothing changed")
+
+	heartbeat := a.DeepCopy()
+	heartbeat.Status.Images = []corev1.ContainerImage{{Names: []string{"x"}}}
+	labelled := node("b", map[string]string{"l": "1"})
+	w.setNodes(heartbeat, labelled)
+	changed := w.slices[0].DeepCopy()
+	w.slices = []*resourceapi.ResourceSlice{changed, w.slices[1]}
+	require.NoError(t, m.Sync(w.nodes, w))
+	assert.Equal(t, []string{"put *v1.Node b", "put *v1.ResourceSlice s2"}, state.take(), "heartbeats are not news")
+
+	w.setNodes(heartbeat)
+	w.slices, w.claims = w.slices[:1], nil
+	require.NoError(t, m.Sync(w.nodes, w))
+	assert.Equal(t, []string{"delete *v1.Node b", "delete *v1.ResourceSlice s1", "delete *v1.ResourceClaim c"}, state.take())
+}
+
+func TestPoolIndex(t *testing.T) {
+	m, _, w, _ := newMirror()
+	key := view.PoolKey{Driver: "d", Pool: "p"}
+	first, second := poolSlice("a", "p"), poolSlice("b", "p")
+	w.slices = []*resourceapi.ResourceSlice{second, first}
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []*resourceapi.ResourceSlice{first, second}, m.Pool(key))
+	// A slice of the same name may come back for another pool.
+	moved := poolSlice("a", "q")
+	w.slices = []*resourceapi.ResourceSlice{moved, second}
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []*resourceapi.ResourceSlice{second}, m.Pool(key))
+	assert.Equal(t, []*resourceapi.ResourceSlice{moved}, m.Pool(view.PoolKey{Driver: "d", Pool: "q"}))
+	w.slices = nil
+	require.NoError(t, m.Sync(nil, w))
+	assert.Empty(t, m.Pool(key))
+}
+
+// An update that the engine does not take must not leave the older version in
+// force.
+func TestRefusedObjectIsRemoved(t *testing.T) {
+	m, state, w, _ := newMirror()
+	state.refuse["s"] = true
+	w.slices = []*resourceapi.ResourceSlice{poolSlice("s", "p")}
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.ResourceSlice s", "delete *v1.ResourceSlice s"}, state.take())
+}
+
+func TestNotesAndForgetsWaitForSync(t *testing.T) {
+	m, state, w, _ := newMirror()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "1"}}
+	require.NoError(t, m.PutPod(pod))
+	require.NoError(t, m.PutPod(pod))
+	assert.Equal(t, []string{"put *v1.Pod p"}, state.take(), "the same Pod is put once")
+	m.Note(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, false)
+	m.Forget(types.NamespacedName{Namespace: "ns", Name: "p"})
+	assert.Empty(t, state.take())
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"forget p", "put *v1.Namespace n"}, state.take())
+
+	another := pod.DeepCopy()
+	another.UID = "2"
+	m.Note(another, true)
+	m.Note(pod, true)
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"forget p", "delete *v1.Pod p"}, state.take(), "only the Pod that was put")
+}
+
+// Allocations for claims that do not exist yet hold devices, too.
+func TestInFlightWithoutClaim(t *testing.T) {
+	m, state, w, inFlight := newMirror()
+	manager := view.NewManager(w, inFlight)
+	special, ordinary := claim("<extended-resources>"), claim("c")
+	special.UID = "x"
+	special.Status.Allocation, ordinary.Status.Allocation = &resourceapi.AllocationResult{}, &resourceapi.AllocationResult{}
+	w.claims = []*resourceapi.ResourceClaim{claim("c")}
+	require.NoError(t, manager.ResourceClaims().SignalClaimPendingAllocation(special.UID, special))
+	require.NoError(t, manager.ResourceClaims().SignalClaimPendingAllocation(ordinary.UID, ordinary))
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.ResourceClaim c", "put *v1.ResourceClaim in-flight-x"}, state.take(),
+		"the engine knows of the ordinary claim by its own decision")
+	manager.ResourceClaims().MaybeRemoveClaimPendingAllocation(special.UID, true)
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"delete *v1.ResourceClaim in-flight-x"}, state.take())
+}
