@@ -1,125 +1,146 @@
 package decide
 
 // Shared counters of partitionable devices (KEP-4815): the partitions of one
-// GPU are devices of their own that consume the GPU's counters.
+// GPU are devices of their own that consume the GPU's counters. A search
+// compares them many times, so they are kept as vectors of integers.
 
 import (
 	"maps"
+	"math"
 	"slices"
 
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// counterSets is what is left: counter set, counter, amount. An amount may be
-// negative where more was allocated than the pool now publishes.
-type counterSets map[string]map[string]resource.Quantity
-
-func (c counterSets) clone() counterSets {
-	out := make(counterSets, len(c))
-	for set, counters := range c {
-		left := make(map[string]resource.Quantity, len(counters))
-		for name, q := range counters {
-			left[name] = q.DeepCopy()
-		}
-		out[set] = left
-	}
-	return out
+// counters are the shared counters of a pool: their names ("set/counter", in
+// order) and their totals.
+type counters struct {
+	names  []string
+	format []resource.Format
+	total  amounts
 }
 
-// check says what is wrong with a device's references to counters, or "".
-func (c counterSets) check(d *resourceapi.Device) string {
-	for _, consumes := range d.ConsumesCounters {
-		if len(consumes.CompatibilityGroups) > 0 {
-			return "device " + d.Name + " uses compatibility groups, which the in-tree allocator ignores"
-		}
-		set, ok := c[consumes.CounterSet]
-		if !ok {
-			return "device " + d.Name + " consumes counter set " + consumes.CounterSet + ", which is not published"
-		}
-		for _, name := range slices.Sorted(maps.Keys(consumes.Counters)) {
-			if _, ok := set[name]; !ok {
-				return "device " + d.Name + " consumes counter " + name + ", which is not in set " + consumes.CounterSet
+// amounts are one number per counter of a pool, in thousandths. One may be
+// negative where more was allocated than the pool now publishes.
+type amounts []int64
+
+// counterUse is what a device consumes of the counter at a place.
+type counterUse struct {
+	at     int
+	amount int64
+}
+
+// maxCounter keeps sums of up to 128 amounts in range; what is larger is as
+// good as everything.
+const maxCounter = math.MaxInt64 / 1000 / 128
+
+func thousandths(q resource.Quantity) int64 {
+	if q.CmpInt64(maxCounter) >= 0 {
+		return maxCounter * 1000
+	}
+	return q.MilliValue()
+}
+
+// readCounters collects the counter sets of the slices; the answer says what is
+// wrong with them, or is empty.
+func readCounters(list []*slice) (c counters, problem string) {
+	sets := map[string]bool{}
+	totals := map[string]resource.Quantity{}
+	for _, s := range list {
+		for _, set := range s.spec.SharedCounters {
+			if sets[set.Name] {
+				return counters{}, "counter set " + set.Name + " is published twice"
+			}
+			sets[set.Name] = true
+			for name, counter := range set.Counters {
+				totals[set.Name+"/"+name] = counter.Value
 			}
 		}
+	}
+	for _, name := range sortedKeys(totals) {
+		c.names = append(c.names, name)
+		c.format = append(c.format, totals[name].Format)
+		c.total = append(c.total, thousandths(totals[name]))
+	}
+	return c, ""
+}
+
+// bind resolves what a device consumes; the answer says what is wrong with it,
+// or is empty.
+func (c *counters) bind(d *device) (problem string) {
+	sums := map[int]int64{}
+	for _, consumes := range d.spec.ConsumesCounters {
+		if len(consumes.CompatibilityGroups) > 0 {
+			return "device " + d.id.device + " uses compatibility groups, which the in-tree allocator ignores"
+		}
+		for _, name := range sortedKeys(consumes.Counters) {
+			at, ok := slices.BinarySearch(c.names, consumes.CounterSet+"/"+name)
+			if !ok {
+				return "device " + d.id.device + " consumes counter " + consumes.CounterSet + "/" + name + ", which is not published"
+			}
+			sums[at] += thousandths(consumes.Counters[name].Value)
+		}
+	}
+	d.counters = nil
+	for _, at := range slices.Sorted(maps.Keys(sums)) {
+		d.counters = append(d.counters, counterUse{at, sums[at]})
 	}
 	return ""
 }
 
-// consume takes a device's share; what the sets do not hold is left out.
-func (c counterSets) consume(d *resourceapi.Device) { c.change(d, (*resource.Quantity).Sub) }
+func (a amounts) consume(d *device) {
+	for _, u := range d.counters {
+		a[u.at] -= u.amount
+	}
+}
 
-// release gives a device's share back.
-func (c counterSets) release(d *resourceapi.Device) { c.change(d, (*resource.Quantity).Add) }
-
-func (c counterSets) change(d *resourceapi.Device, by func(*resource.Quantity, resource.Quantity)) {
-	for _, consumes := range d.ConsumesCounters {
-		set := c[consumes.CounterSet]
-		for name, counter := range consumes.Counters {
-			left, ok := set[name]
-			if !ok {
-				continue
-			}
-			by(&left, counter.Value)
-			set[name] = left
-		}
+func (a amounts) release(d *device) {
+	for _, u := range d.counters {
+		a[u.at] += u.amount
 	}
 }
 
 // overdrawn: some counter is below zero. The in-tree allocator then allocates
 // no device that consumes counters of this pool.
-func (c counterSets) overdrawn() bool {
-	for _, set := range c {
-		for _, left := range set {
-			if left.Sign() < 0 {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// shortage names the first counter, by name, that does not suffice for the
-// device, or is empty.
-func (c counterSets) shortage(d *resourceapi.Device) string {
-	for _, consumes := range d.ConsumesCounters {
-		set := c[consumes.CounterSet]
-		for _, name := range slices.Sorted(maps.Keys(consumes.Counters)) {
-			want, left := consumes.Counters[name].Value, set[name]
-			if left.Cmp(want) < 0 {
-				return consumes.CounterSet + "/" + name + ": " + left.String() + " < " + want.String()
-			}
-		}
-	}
-	return ""
-}
+func (a amounts) overdrawn() bool { return len(a) > 0 && slices.Min(a) < 0 }
 
 // fits: every counter suffices for the device.
-func (c counterSets) fits(d *resourceapi.Device) bool {
-	for _, consumes := range d.ConsumesCounters {
-		set := c[consumes.CounterSet]
-		for name, counter := range consumes.Counters {
-			left := set[name]
-			if left.Cmp(counter.Value) < 0 {
-				return false
-			}
+func (a amounts) fits(d *device) bool {
+	for _, u := range d.counters {
+		if a[u.at] < u.amount {
+			return false
 		}
 	}
 	return true
 }
 
-// countersOf is what allocated devices leave of the pool's counters, cached
+// shortage names the first counter, by name, that does not suffice for the
+// device, or is empty.
+func (c *counters) shortage(left amounts, d *device) string {
+	for _, u := range d.counters {
+		if left[u.at] < u.amount {
+			return c.names[u.at] + ": " + c.word(u.at, left[u.at]) + " < " + c.word(u.at, u.amount)
+		}
+	}
+	return ""
+}
+
+func (c *counters) word(at int, n int64) string {
+	return resource.NewMilliQuantity(n, c.format[at]).String()
+}
+
+// countersLeft is what allocated devices leave of the pool's counters, cached
 // until a use in the pool changes.
-func (p *pool) countersOf() counterSets {
-	if p.available == nil {
-		p.available = p.counters.clone()
+func (p *pool) countersLeft() amounts {
+	if p.left == nil {
+		p.left = slices.Clone(p.counters.total)
 		for _, s := range p.current {
 			for _, d := range s.devices {
 				if d.use.held() {
-					p.available.consume(d.spec)
+					p.left.consume(d)
 				}
 			}
 		}
 	}
-	return p.available
+	return p.left
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 )
 
@@ -32,12 +31,11 @@ type pool struct {
 	// their smallest device name.
 	current []*slice
 	// problem says why nothing may be taken from the pool, or is empty.
-	problem string
-	// counters are the pool's shared counters in full.
-	counters counterSets
-	// available is what allocated devices leave of the counters; nil: not
-	// computed since the last change.
-	available counterSets
+	problem  string
+	counters counters
+	// left is what allocated devices leave of the counters; nil: not computed
+	// since the last change.
+	left amounts
 }
 
 // slice is one ResourceSlice.
@@ -64,6 +62,7 @@ type device struct {
 	taints []resourceapi.DeviceTaint
 	// unhealthy is the device's own word, see reportsUnhealthy.
 	unhealthy bool
+	counters  []counterUse
 	// multi: several claims may share the device.
 	multi bool
 	// use is who holds the device; nil: nobody.
@@ -119,7 +118,7 @@ func compareSlices(a, b *slice) int {
 
 // refresh computes current, problem and counters from slices.
 func (p *pool) refresh() {
-	p.current, p.problem, p.counters, p.available = nil, "", nil, nil
+	p.current, p.counters, p.left = nil, counters{}, nil
 	generation, count := int64(0), 0
 	for _, s := range p.slices {
 		if g := s.spec.Pool.Generation; count == 0 || g > generation {
@@ -176,25 +175,18 @@ func (p *pool) validate(newest []*slice) string {
 			return fmt.Sprintf("generation %d has %d of %d slices", s.spec.Pool.Generation, len(newest), want)
 		}
 	}
-	p.counters = counterSets{}
 	for _, s := range newest {
 		if len(s.spec.SharedCounters) > 0 && len(s.spec.Devices) > 0 {
 			return "a slice holds both devices and shared counters"
 		}
-		for _, set := range s.spec.SharedCounters {
-			if _, twice := p.counters[set.Name]; twice {
-				return "counter set " + set.Name + " is published twice"
-			}
-			left := make(map[string]resource.Quantity, len(set.Counters))
-			for name, c := range set.Counters {
-				left[name] = c.Value.DeepCopy()
-			}
-			p.counters[set.Name] = left
-		}
+	}
+	var problem string
+	if p.counters, problem = readCounters(newest); problem != "" {
+		return problem
 	}
 	for _, s := range p.current {
 		for _, d := range s.devices {
-			if problem := p.counters.check(d.spec); problem != "" {
+			if problem := p.counters.bind(d); problem != "" {
 				return problem
 			}
 		}

@@ -32,7 +32,7 @@ var reasonCases = []struct {
 		}), ladder(), aPod("p")},
 	},
 	{
-		reason: v1alpha1.ReasonPoolIncomplete, name: "a counter set is missing", detail: "consumes counter set board",
+		reason: v1alpha1.ReasonPoolIncomplete, name: "a counter set is missing", detail: "consumes counter board/memory, which is not published",
 		objects: []runtime.Object{
 			aNode("n-1"), aSlice("n-1", aGPU("gpu-0", "H100", consumes("board", map[string]string{"memory": "1"}))), ladder(), aPod("p"),
 		},

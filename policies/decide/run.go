@@ -26,8 +26,9 @@ type run struct {
 	nodes    []*node   // in order of names
 	refused  []refusal // by the node's place
 	reached  map[*reach]reachable
-	counters map[*pool]counterSets
+	counters map[*pool]amounts
 	evals    []*evaluation // by the alternative's place
+	steps    int           // of all searches of this run
 	search   search
 	offer    option // the one being yielded
 }
@@ -156,28 +157,25 @@ func (r *run) refusalOf(name string) string {
 func (r *run) own(h *hold) bool { return h.claim == "" && h.pod == r.prob.pod.key }
 
 // countersOf is what is left of a pool's counters.
-func (r *run) countersOf(p *pool) counterSets {
+func (r *run) countersOf(p *pool) amounts {
 	if r.relaxed {
-		return p.counters
+		return p.counters.total
 	}
 	a := r.prob.pod.assumed
 	if a == nil {
-		return p.countersOf()
+		return p.countersLeft()
 	}
 	if left, ok := r.counters[p]; ok {
 		return left
 	}
-	left := p.countersOf()
+	left := slices.Clone(p.countersLeft())
 	for _, h := range a.holds {
-		d := h.use.device
-		if d == nil || d.pool() != p || len(d.spec.ConsumesCounters) == 0 || len(h.use.holds) > 1 {
-			continue
+		if d := h.use.device; d != nil && d.pool() == p && len(h.use.holds) == 1 {
+			left.release(d)
 		}
-		left = left.clone()
-		left.release(d.spec)
 	}
 	if r.counters == nil {
-		r.counters = map[*pool]counterSets{}
+		r.counters = map[*pool]amounts{}
 	}
 	r.counters[p] = left
 	return left
@@ -369,8 +367,8 @@ func (r *run) useCheck(d *device, a *alternative) code {
 			return c
 		}
 	}
-	if len(d.spec.ConsumesCounters) > 0 && !(d.multi && held) {
-		if left := r.countersOf(d.pool()); left.overdrawn() || !left.fits(d.spec) {
+	if len(d.counters) > 0 && !(d.multi && held) {
+		if left := r.countersOf(d.pool()); left.overdrawn() || !left.fits(d) {
 			return countersExhausted
 		}
 	}
@@ -459,8 +457,7 @@ func (r *run) detail(a *alternative, d *device, c code, at string) string {
 		}
 		return slices.MinFunc(holders, compareHolds).by(r.prob.pod.key.Namespace)
 	case countersExhausted:
-		left := r.countersOf(d.pool())
-		if s := left.shortage(d.spec); s != "" {
+		if s := d.pool().counters.shortage(r.countersOf(d.pool()), d); s != "" {
 			return s
 		}
 		return "more is allocated of the pool's counters than it has"

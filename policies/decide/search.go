@@ -9,18 +9,24 @@ package decide
 import (
 	"encoding/binary"
 	"maps"
-	"reflect"
 	"slices"
 )
 
-// maxSteps bounds the search on one node. Slices of other drivers are not to
-// be trusted: their counters can be made into a puzzle that nobody solves. A
-// search that is given up counts as "not enough devices", the same way on
-// every machine.
-const maxSteps = 200_000
-
-// memoAfter is the number of steps after which failures are remembered.
-const memoAfter = 200
+// The search is bounded, in steps and not in time, so that it ends in the same
+// place on every machine. Slices of other drivers are not to be trusted: their
+// counters can be made into a puzzle that nobody solves. A search that is given
+// up counts as "not enough devices". Honest fleets stay far below: a step is
+// one device chosen.
+const (
+	// maxSteps is what the search on one node may take,
+	maxSteps = 20_000
+	// as long as all searches of a run have taken no more than
+	maxStepsOfRun = 200_000
+	// and what it may take after that.
+	fewSteps = 1_000
+	// memoAfter is the number of steps after which failures are remembered.
+	memoAfter = 100
+)
 
 // search looks for devices on one node. It is reused from node to node.
 type search struct {
@@ -36,7 +42,10 @@ type search struct {
 
 	cands  [][]*device // by the alternative's place; nil: not looked up yet
 	chosen []choice
+	// left is what the choices leave of the counters of the pools in question.
+	left   map[*pool]amounts
 	steps  int
+	limit  int
 	failed map[string]struct{} // places where the search failed, see memoKey
 }
 
@@ -45,6 +54,7 @@ type choice struct {
 	alt   *alternative
 	dev   *device
 	takes quantities // of a device that is shared
+	pays  bool       // it consumes counters; a shared device in use has paid
 }
 
 // start begins with another node.
@@ -64,8 +74,13 @@ func (s *search) start(n *node) {
 // solve searches under the present settings; chosen then holds the answer.
 func (s *search) solve() bool {
 	s.undo(0)
-	s.steps, s.failed = 0, nil
-	return s.request(0)
+	s.steps, s.limit, s.failed = 0, maxSteps, nil
+	if s.r.steps > maxStepsOfRun {
+		s.limit = fewSteps
+	}
+	found := s.request(0)
+	s.r.steps += s.steps
+	return found
 }
 
 func (s *search) request(i int) bool {
@@ -119,7 +134,7 @@ func (s *search) pick(a *alternative, cands []*device, from, need int) bool {
 	if need == 0 {
 		return s.request(a.request.index + 1)
 	}
-	if s.steps++; s.steps > maxSteps {
+	if s.steps++; s.steps > s.limit {
 		return false
 	}
 	if need > 1 && !a.all && !s.enough(a, cands[from:], need) {
@@ -133,7 +148,7 @@ func (s *search) pick(a *alternative, cands []*device, from, need int) bool {
 		}
 	}
 	var tried []*device
-	for i := from; i <= len(cands)-need && s.steps <= maxSteps; i++ {
+	for i := from; i <= len(cands)-need && s.steps <= s.limit; i++ {
 		d := cands[i]
 		takes, ok := s.fits(a, d)
 		switch {
@@ -142,10 +157,7 @@ func (s *search) pick(a *alternative, cands []*device, from, need int) bool {
 		case !ok, slices.ContainsFunc(tried, func(o *device) bool { return s.equal(a, o, d) }):
 			continue
 		}
-		s.chosen = append(s.chosen, choice{a, d, takes})
-		if !a.admin {
-			s.r.budget.take(d.model, 1)
-		}
+		s.push(choice{alt: a, dev: d, takes: takes})
 		if s.pick(a, cands, i+1, need-1) {
 			return true
 		}
@@ -155,7 +167,7 @@ func (s *search) pick(a *alternative, cands []*device, from, need int) bool {
 		}
 		tried = append(tried, d)
 	}
-	if key != "" && s.steps <= maxSteps {
+	if key != "" && s.steps <= s.limit {
 		if s.failed == nil {
 			s.failed = map[string]struct{}{}
 		}
@@ -164,15 +176,51 @@ func (s *search) pick(a *alternative, cands []*device, from, need int) bool {
 	return false
 }
 
+// push adds a choice and charges what it takes.
+func (s *search) push(c choice) {
+	if !c.alt.admin {
+		s.r.budget.take(c.dev.model, 1)
+	}
+	if c.pays = len(c.dev.counters) > 0 && !s.paid(c.dev); c.pays {
+		s.leftOf(c.dev.pool()).consume(c.dev)
+	}
+	s.chosen = append(s.chosen, c)
+}
+
 // undo takes back all but the first n choices.
 func (s *search) undo(n int) {
 	for _, c := range s.chosen[n:] {
 		if !c.alt.admin {
 			s.r.budget.take(c.dev.model, -1)
 		}
+		if c.pays {
+			s.leftOf(c.dev.pool()).release(c.dev)
+		}
 	}
 	clear(s.chosen[n:])
 	s.chosen = s.chosen[:n]
+}
+
+// paid: a shared device that is in use consumes no counters again.
+func (s *search) paid(d *device) bool {
+	if !d.multi {
+		return false
+	}
+	held, _ := s.r.heldByOthers(d)
+	return held || slices.ContainsFunc(s.chosen, func(c choice) bool { return c.dev == d })
+}
+
+// leftOf is what the choices leave of the counters of a pool.
+func (s *search) leftOf(p *pool) amounts {
+	left, ok := s.left[p]
+	if !ok {
+		if s.left == nil {
+			s.left = map[*pool]amounts{}
+		}
+		left = slices.Clone(s.r.countersOf(p))
+		s.left[p] = left
+	}
+	return left
 }
 
 // enough: that many devices fit as things stand.
@@ -210,7 +258,7 @@ func (s *search) fits(a *alternative, d *device) (quantities, bool) {
 	if !a.admin && !s.looseQuota && !s.r.budget.allows(d.model, 1) {
 		return nil, false
 	}
-	if len(d.spec.ConsumesCounters) > 0 && !s.countersFit(d, again) {
+	if len(d.counters) > 0 && !s.paid(d) && (s.r.countersOf(d.pool()).overdrawn() || !s.leftOf(d.pool()).fits(d)) {
 		return nil, false
 	}
 	if !d.multi {
@@ -271,54 +319,13 @@ func (s *search) holds(k *constraint, a *alternative, d *device) bool {
 	return true
 }
 
-// countersFit: the pool's counters suffice for the device beside those chosen.
-// A shared device that is in use has paid already.
-func (s *search) countersFit(d *device, again bool) bool {
-	if d.multi {
-		if held, _ := s.r.heldByOthers(d); held || again {
-			return true
-		}
-	}
-	left := s.r.countersOf(d.pool())
-	if left.overdrawn() {
-		return false
-	}
-	if consumers := s.consumers(d.pool()); len(consumers) > 0 {
-		left = left.clone()
-		for _, c := range consumers {
-			left.consume(c.spec)
-		}
-	}
-	return left.fits(d.spec)
-}
-
-// consumers are the chosen devices that consume counters of the pool, each
-// once for each time that it pays.
-func (s *search) consumers(p *pool) []*device {
-	var out []*device
-	for i := range s.chosen {
-		d := s.chosen[i].dev
-		if d.pool() != p || len(d.spec.ConsumesCounters) == 0 {
-			continue
-		}
-		if d.multi {
-			if held, _ := s.r.heldByOthers(d); held || slices.Contains(out, d) {
-				continue
-			}
-		}
-		out = append(out, d)
-	}
-	return out
-}
-
 // equal: choosing one device or the other makes no difference to what can be
 // chosen after, so that where one has failed the other fails too.
 func (s *search) equal(a *alternative, x, y *device) bool {
 	if x.multi || y.multi || x.model != y.model {
 		return false
 	}
-	if len(x.spec.ConsumesCounters)+len(y.spec.ConsumesCounters) > 0 &&
-		(x.pool() != y.pool() || !reflect.DeepEqual(x.spec.ConsumesCounters, y.spec.ConsumesCounters)) {
+	if len(x.counters)+len(y.counters) > 0 && (x.pool() != y.pool() || !slices.Equal(x.counters, y.counters)) {
 		return false
 	}
 	same := func(list []*constraint) bool {
@@ -378,14 +385,14 @@ func (s *search) memoKey(a *alternative, cands []*device, from, need int) string
 		}
 	}
 	// Counters that something still to come consumes.
-	matters := map[*pool]map[string]bool{}
+	matters := map[*pool][]bool{}
 	note := func(list []*device) {
 		for _, d := range list {
-			for _, consumes := range d.spec.ConsumesCounters {
+			for _, u := range d.counters {
 				if matters[d.pool()] == nil {
-					matters[d.pool()] = map[string]bool{}
+					matters[d.pool()] = make([]bool, len(d.pool().counters.names))
 				}
-				matters[d.pool()][consumes.CounterSet] = true
+				matters[d.pool()][u.at] = true
 			}
 		}
 	}
@@ -396,18 +403,10 @@ func (s *search) memoKey(a *alternative, cands []*device, from, need int) string
 		}
 	}
 	for _, p := range slices.SortedFunc(maps.Keys(matters), func(x, y *pool) int { return comparePoolKeys(x.key, y.key) }) {
-		consumers := s.consumers(p)
-		if len(consumers) == 0 {
-			continue
-		}
-		left := s.r.countersOf(p).clone()
-		for _, d := range consumers {
-			left.consume(d.spec)
-		}
-		for _, set := range sortedKeys(matters[p]) {
-			for _, name := range sortedKeys(left[set]) {
-				q := left[set][name]
-				text(q.String())
+		left := s.leftOf(p)
+		for at, matter := range matters[p] {
+			if matter {
+				b = binary.AppendVarint(b, left[at])
 			}
 		}
 	}
@@ -459,10 +458,7 @@ func (s *search) settle() (unmet int, ok bool) {
 		if best != nil {
 			s.undo(0)
 			for _, c := range best {
-				s.chosen = append(s.chosen, c)
-				if !c.alt.admin {
-					s.r.budget.take(c.dev.model, 1)
-				}
+				s.push(choice{alt: c.alt, dev: c.dev, takes: c.takes})
 			}
 			s.wishes = nil
 			return unmet, true

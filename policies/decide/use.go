@@ -97,8 +97,8 @@ func (st *State) drop(h *hold) {
 }
 
 func (u *usage) changed() {
-	if u.device != nil && len(u.device.spec.ConsumesCounters) > 0 {
-		u.device.pool().available = nil
+	if u.device != nil && len(u.device.counters) > 0 {
+		u.device.pool().left = nil
 	}
 }
 
