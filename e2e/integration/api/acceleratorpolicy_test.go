@@ -30,7 +30,7 @@ func policy(change func(*v1alpha1.AcceleratorPolicySpec)) *v1alpha1.AcceleratorP
 }
 
 func tiers(list ...v1alpha1.Tier) *v1alpha1.AcceleratorPolicy {
-	return policy(func(s *v1alpha1.AcceleratorPolicySpec) { s.Tiers = list })
+	return policy(func(s *v1alpha1.AcceleratorPolicySpec) { s.Ranking, s.Tiers = v1alpha1.RankingSpread, list })
 }
 
 func constraints(c v1alpha1.Constraints) *v1alpha1.AcceleratorPolicy {

@@ -23,7 +23,7 @@ type AcceleratorPolicy struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what a workload may get.
 	// +required
-	Spec AcceleratorPolicySpec `json:"spec"`
+	Spec AcceleratorPolicySpec `json:"spec,omitzero"`
 	// status is what the policy controller made of it.
 	// +optional
 	Status AcceleratorPolicyStatus `json:"status,omitzero"`

@@ -184,7 +184,7 @@ func (o *OnUnhealthy) validate(path *field.Path) field.ErrorList {
 	if o.Action != UnhealthyEvict {
 		errs = append(errs, field.Invalid(grace, o.GracePeriod.Duration.String(), "may be set only where action is Evict"))
 	}
-	if o.GracePeriod.Duration.Milliseconds()%1000 != 0 {
+	if o.GracePeriod.Milliseconds()%1000 != 0 {
 		errs = append(errs, field.Invalid(grace, o.GracePeriod.Duration.String(), "must be whole seconds, as a toleration's are"))
 	}
 	return errs

@@ -23,7 +23,7 @@ type AllocationDecision struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is the record.
 	// +required
-	Spec AllocationDecisionSpec `json:"spec"`
+	Spec AllocationDecisionSpec `json:"spec,omitzero"`
 }
 
 // AllocationDecisionSpec is the record; the same fields make one line of the
@@ -218,6 +218,7 @@ type Rejection struct {
 	Code Reason `json:"code,omitempty"`
 	// count is the number of devices.
 	// +required
+	// +kubebuilder:validation:Minimum=1
 	Count int32 `json:"count,omitempty"`
 	// examples are the first few of them in the order of choice.
 	// +optional
@@ -239,7 +240,7 @@ type RejectionExample struct {
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
 	// device is the device's name.
-	// +optional
+	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Device string `json:"device,omitempty"`

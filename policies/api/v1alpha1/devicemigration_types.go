@@ -19,7 +19,7 @@ type DeviceMigration struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what is to be moved, and how.
 	// +required
-	Spec DeviceMigrationSpec `json:"spec"`
+	Spec DeviceMigrationSpec `json:"spec,omitzero"`
 	// status is how far it has come.
 	// +optional
 	Status DeviceMigrationStatus `json:"status,omitzero"`

@@ -19,7 +19,7 @@ type PolicyRevision struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is the frozen policy.
 	// +required
-	Spec PolicyRevisionSpec `json:"spec"`
+	Spec PolicyRevisionSpec `json:"spec,omitzero"`
 }
 
 // PolicyRevisionSpec is immutable but for state.

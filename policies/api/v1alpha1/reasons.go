@@ -3,6 +3,7 @@ package v1alpha1
 // Reason is the typed reason why a device was taken or passed over. Codes are
 // a contract: they are documented in docs/reference/reasons.md and never renamed.
 //
+// +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=64
 type Reason string
 
@@ -72,6 +73,7 @@ const (
 // FailureClass classifies what went wrong between decision and bind, or why no
 // decision can succeed.
 //
+// +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=64
 type FailureClass string
 

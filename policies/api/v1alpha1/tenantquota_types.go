@@ -18,7 +18,7 @@ type TenantQuota struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what the tenant is given.
 	// +required
-	Spec TenantQuotaSpec `json:"spec"`
+	Spec TenantQuotaSpec `json:"spec,omitzero"`
 	// status is what the tenant holds.
 	// +optional
 	Status TenantQuotaStatus `json:"status,omitzero"`
