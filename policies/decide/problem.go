@@ -119,7 +119,7 @@ func (p *problem) alternativeNamed(d *v1alpha1.DecidedDevice) *alternative {
 	return nil
 }
 
-// policyClaim is the policy's claim, or the Pod's only one, or nil.
+// mainClaim is the policy's claim, or the Pod's only one, or nil.
 func (p *problem) mainClaim() *claimProblem {
 	for _, c := range p.claims {
 		if c.policy {
@@ -161,14 +161,17 @@ func (st *State) problemOf(p *pod, number int64) (*problem, error) {
 	}
 	for _, c := range prob.claims {
 		c.several = len(prob.claims) > 1
-		if c.allocated != nil {
-			continue
-		}
 		for _, r := range c.requests {
+			for i, a := range r.alts {
+				a.index = i
+			}
+			if c.allocated != nil {
+				continue // nothing is searched for it
+			}
 			r.index = len(prob.requests)
 			prob.requests = append(prob.requests, r)
-			for i, a := range r.alts {
-				a.index, a.place = i, len(prob.alts)
+			for _, a := range r.alts {
+				a.place = len(prob.alts)
 				prob.alts = append(prob.alts, a)
 			}
 		}
