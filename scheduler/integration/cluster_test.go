@@ -247,7 +247,13 @@ func withCPU(cpu string) podOption {
 
 // startScheduler runs ladder-scheduler until the returned function is called or
 // the test ends.
-func (c *cluster) startScheduler(args ...string) (stop func()) {
+func (c *cluster) startScheduler() (stop func()) {
+	c.t.Helper()
+	return c.startSchedulerWith("")
+}
+
+// startSchedulerWith is startScheduler with a journal.
+func (c *cluster) startSchedulerWith(journal string) (stop func()) {
 	c.t.Helper()
 	configz.Delete("componentconfig")
 	opts := options.NewOptions()
@@ -255,11 +261,9 @@ func (c *cluster) startScheduler(args ...string) (stop func()) {
 	for _, set := range opts.Flags.FlagSets {
 		flags.AddFlagSet(set)
 	}
-	require.NoError(c.t, flags.Parse(append([]string{
-		"--kubeconfig=" + server.kubeconfig, "--secure-port=0", "--leader-elect=false",
-	}, args...)))
+	require.NoError(c.t, flags.Parse([]string{"--kubeconfig=" + server.kubeconfig, "--secure-port=0", "--leader-elect=false"}))
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := app.Setup(ctx, opts, app.Options{})
+	s, err := app.Setup(ctx, opts, app.Options{Journal: journal})
 	if err != nil {
 		cancel()
 		c.t.Fatalf("setting up the scheduler, %v", err)

@@ -1,0 +1,116 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/scheduler/ladder"
+)
+
+func TestDefaultConfig(t *testing.T) {
+	c, err := defaultConfig()
+	require.NoError(t, err)
+	require.NoError(t, errOrNil(validation.ValidateKubeSchedulerConfiguration(c)))
+	require.Len(t, c.Profiles, 1)
+	profile := c.Profiles[0]
+	assert.Equal(t, v1alpha1.SchedulerName, profile.SchedulerName)
+	assert.Equal(t, int32(100), *profile.PercentageOfNodesToScore)
+	assert.False(t, enabled(profile.Plugins.MultiPoint, names.DynamicResources))
+	assert.True(t, enabled(profile.Plugins.MultiPoint, ladder.Name))
+	assert.False(t, before(profile.Plugins.PostFilter, names.DefaultPreemption, ladder.Name))
+	assert.False(t, before(profile.Plugins.Bind, names.DefaultBinder, ladder.Name))
+	assert.Equal(t, v1alpha1.SchedulerName, c.LeaderElection.ResourceName, "beside kube-scheduler, not in its place")
+}
+
+func errOrNil(err interface{ Errors() []error }) error {
+	if err == nil || len(err.Errors()) == 0 {
+		return nil
+	}
+	return err.Errors()[0]
+}
+
+func set(plugins ...string) config.PluginSet {
+	s := config.PluginSet{}
+	for _, p := range plugins {
+		s.Enabled = append(s.Enabled, config.Plugin{Name: p})
+	}
+	return s
+}
+
+func TestCheckProfile(t *testing.T) {
+	good := func() *config.Plugins {
+		return &config.Plugins{
+			PreFilter: set(ladder.Name), Filter: set(ladder.Name), Reserve: set(ladder.Name), PreBind: set(ladder.Name), PostBind: set(ladder.Name),
+			PostFilter: set(ladder.Name, names.DefaultPreemption),
+			Bind:       set(ladder.Name, names.DefaultBinder),
+			Score:      config.PluginSet{Enabled: []config.Plugin{{Name: names.NodeAffinity, Weight: 12}, {Name: ladder.Name, Weight: 13}}},
+		}
+	}
+	require.NoError(t, checkProfile(good()))
+	for name, spoil := range map[string]func(*config.Plugins){
+		"weight":         func(p *config.Plugins) { p.Score.Enabled[1].Weight = 12 },
+		"postFilter":     func(p *config.Plugins) { p.PostFilter = set(names.DefaultPreemption, ladder.Name) },
+		"bind":           func(p *config.Plugins) { p.Bind = set(names.DefaultBinder) },
+		"missing points": func(p *config.Plugins) { p.Reserve = set() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			plugins := good()
+			spoil(plugins)
+			assert.Error(t, checkProfile(plugins))
+		})
+	}
+}
+
+func TestCommandNamesItsFlags(t *testing.T) {
+	command := NewCommand()
+	for _, flag := range []string{"journal", "kubeconfig", "config", "secure-port", "bind-address", "leader-elect", "v", "feature-gates"} {
+		assert.NotNil(t, command.Flags().Lookup(flag), flag)
+	}
+}
+
+func TestJournalRotates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.jsonl")
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	e, err := newEngine(path, now, klog.Background())
+	require.NoError(t, err)
+	j := e.(*journaled)
+	j.limit = 1000
+	for i := range 20 {
+		require.NoError(t, e.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(rune('a' + i))}}))
+	}
+	digest := e.Digest()
+	j.Maintain(now.Add(time.Second))
+	assert.Equal(t, digest, e.Digest())
+	files, err := filepath.Glob(path + "*")
+	require.NoError(t, err)
+	require.Len(t, files, 2)
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		require.NoError(t, err)
+		assert.Contains(t, string(text), `"kind":"Node"`, "each file can be replayed by itself: %s", f)
+	}
+
+	// The next process keeps what the last one wrote.
+	_, err = newEngine(path, now.Add(time.Hour), klog.Background())
+	require.NoError(t, err)
+	files, err = filepath.Glob(path + "*")
+	require.NoError(t, err)
+	assert.Len(t, files, 3)
+}
+
+func TestJournalInAFolderThatIsNotThere(t *testing.T) {
+	_, err := newEngine(filepath.Join(t.TempDir(), "no", "journal"), time.Unix(0, 0), klog.Background())
+	assert.ErrorContains(t, err, "beginning the journal")
+}

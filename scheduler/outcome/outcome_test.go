@@ -1,0 +1,235 @@
+package outcome
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	testclock "k8s.io/utils/clock/testing"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/decide"
+)
+
+func pod() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}}
+}
+
+func allocatedOn(node string, devices ...string) *decide.Decision {
+	d := &decide.Decision{Namespace: "ns"}
+	d.Pod, d.Outcome, d.Policy, d.PolicyRevision, d.Tier, d.Node = "p", v1alpha1.OutcomeAllocated, "pol", 3, "h100", node
+	for _, name := range devices {
+		d.Devices = append(d.Devices, v1alpha1.DecidedDevice{Driver: "d", Pool: "pool", Device: name, Request: "accelerator/h100", Model: "H100"})
+	}
+	return d
+}
+
+func pendingFor(rejections ...v1alpha1.Rejection) *decide.Decision {
+	d := &decide.Decision{Namespace: "ns"}
+	d.Pod, d.Outcome = "p", v1alpha1.OutcomePending
+	var words []string
+	for _, r := range rejections {
+		words = append(words, fmt.Sprintf("%d %s", r.Count, r.Code))
+	}
+	d.Message = "Pending: no tier can be met now: h100 (" + strings.Join(words, ", ") + ")."
+	d.Tiers = []v1alpha1.TierEvidence{{Name: "h100", Rejections: rejections}}
+	return d
+}
+
+func TestSummary(t *testing.T) {
+	assert.Equal(t, "H100 (tier h100, revision 3): n1/pool/gpu-0", Summary(allocatedOn("n1", "gpu-0")))
+	assert.Equal(t, "H100 (tier h100, revision 3): n1/pool/gpu-0, n1/pool/gpu-1", Summary(allocatedOn("n1", "gpu-0", "gpu-1")))
+	plain := allocatedOn("n1", "nic-0")
+	plain.PolicyRevision, plain.Tier, plain.Devices[0].Model = 0, "", ""
+	assert.Equal(t, "device: n1/pool/nic-0", Summary(plain))
+	assert.Equal(t, "no tier can be met now: h100 (4 InUse)", Summary(pendingFor(v1alpha1.Rejection{Code: v1alpha1.ReasonInUse, Count: 4})))
+	long := pendingFor()
+	long.Message = strings.Repeat("é", 2000)
+	assert.LessOrEqual(t, len(Summary(long)), maxMessage)
+	assert.True(t, strings.HasSuffix(Summary(long), "..."))
+}
+
+func TestOutcomeOfClass(t *testing.T) {
+	d := pendingFor()
+	d.Outcome, d.Class, d.Message = v1alpha1.OutcomeUnsatisfiable, v1alpha1.FailureQuotaNeverFits, "Unsatisfiable: never."
+	o := OfDecision(pod(), d)
+	assert.Equal(t, ReasonUnsatisfiable, o.Reason)
+	assert.Equal(t, "QuotaNeverFits: never", o.Message)
+	assert.Equal(t, corev1.ConditionFalse, o.Status)
+	failed := OfFailure(pod(), v1alpha1.FailureStaleSlice, "gone")
+	assert.Equal(t, "StaleSlice: gone", failed.Message)
+}
+
+func TestKeysTellOutcomesApart(t *testing.T) {
+	inUse := func(n int32) v1alpha1.Rejection { return v1alpha1.Rejection{Code: v1alpha1.ReasonInUse, Count: n} }
+	reserved := v1alpha1.Rejection{Code: v1alpha1.ReasonReserved, Count: 1}
+	tainted := v1alpha1.Rejection{Code: v1alpha1.ReasonDeviceTainted, Count: 1}
+	base := decisionKey(pendingFor(inUse(4)))
+	for name, same := range map[string]*decide.Decision{
+		"other counts": pendingFor(inUse(3)),
+		"about to be":  pendingFor(reserved),
+		"both":         pendingFor(inUse(3), reserved),
+	} {
+		assert.Equal(t, base, decisionKey(same), name)
+		assert.True(t, sameMessage(Summary(pendingFor(inUse(4))), Summary(same)), name)
+	}
+	assert.NotEqual(t, base, decisionKey(pendingFor(tainted)))
+	assert.False(t, sameMessage(Summary(pendingFor(inUse(4))), Summary(pendingFor(tainted))))
+	assert.NotEqual(t, decisionKey(allocatedOn("n1", "gpu-0")), decisionKey(allocatedOn("n1", "gpu-1")))
+	assert.NotEqual(t, decisionKey(allocatedOn("n1", "gpu-0")), decisionKey(allocatedOn("n2", "gpu-0")))
+}
+
+func TestRecordName(t *testing.T) {
+	p := pod()
+	assert.Equal(t, RecordName(p, "k"), RecordName(p, "k"))
+	assert.NotEqual(t, RecordName(p, "k"), RecordName(p, "l"))
+	again := pod()
+	again.UID = "v"
+	assert.NotEqual(t, RecordName(p, "k"), RecordName(again, "k"), "a Pod of the same name is another Pod")
+	p.Name = strings.Repeat("a", 235) + "-.-.-.-.-.-.-.-.-z"
+	assert.LessOrEqual(t, len(RecordName(p, "k")), 253)
+	assert.NotContains(t, RecordName(p, "k"), ".-"+digest("u", "k")[:16])
+}
+
+// records is a Recorder that fails when it is told to.
+type records struct {
+	sync.Mutex
+	names []string
+	fail  []error
+}
+
+func (r *records) Create(_ context.Context, record *v1alpha1.AllocationDecision) error {
+	r.Lock()
+	defer r.Unlock()
+	if len(r.fail) > 0 {
+		err := r.fail[0]
+		r.fail = r.fail[1:]
+		return err
+	}
+	r.names = append(r.names, record.Name)
+	return nil
+}
+
+type harness struct {
+	*Publisher
+	api     *fake.Clientset
+	records *records
+	events  *events.FakeRecorder
+}
+
+func newHarness(t *testing.T, objs ...runtime.Object) *harness {
+	t.Helper()
+	h := &harness{api: fake.NewClientset(objs...), records: &records{}, events: events.NewFakeRecorder(100)}
+	h.Publisher = NewPublisher(h.api, h.records, testclock.NewFakePassiveClock(time.Unix(1000, 0)), klog.Background())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return h
+}
+
+func (h *harness) publish(t *testing.T, outcomes ...Outcome) {
+	t.Helper()
+	for _, o := range outcomes {
+		h.Publish(o, h.events)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, h.Flush(ctx))
+}
+
+func (h *harness) patches() []map[string]any {
+	var result []map[string]any
+	for _, action := range h.api.Actions() {
+		if patch, ok := action.(clienttesting.PatchAction); ok {
+			body := map[string]any{}
+			_ = json.Unmarshal(patch.GetPatch(), &body)
+			result = append(result, body)
+		}
+	}
+	return result
+}
+
+func TestPublishTellsOnce(t *testing.T) {
+	h := newHarness(t, pod())
+	inUse := pendingFor(v1alpha1.Rejection{Code: v1alpha1.ReasonInUse, Count: 4})
+	fewer := pendingFor(v1alpha1.Rejection{Code: v1alpha1.ReasonInUse, Count: 2})
+	h.publish(t, OfDecision(pod(), inUse), OfDecision(pod(), inUse), OfDecision(pod(), fewer))
+	assert.Len(t, h.records.names, 1)
+	require.Len(t, h.patches(), 1)
+	assert.Equal(t, map[string]any{"uid": "u"}, h.patches()[0]["metadata"])
+	assert.Len(t, h.events.Events, 1)
+	assert.Contains(t, <-h.events.Events, "AcceleratorPending no tier can be met now: h100 (4 InUse)")
+
+	h.publish(t, OfDecision(pod(), allocatedOn("n1", "gpu-0")))
+	assert.Len(t, h.records.names, 2)
+	assert.Len(t, h.patches(), 2)
+	assert.Contains(t, <-h.events.Events, "Normal AcceleratorAllocated H100")
+
+	// Back to an outcome that was told before: the condition must say so, but
+	// that is no news.
+	h.publish(t, OfDecision(pod(), inUse))
+	assert.Len(t, h.records.names, 2)
+	assert.Len(t, h.patches(), 3)
+	assert.Empty(t, h.events.Events)
+}
+
+// After a restart the Pod's condition says what was told.
+func TestPublishKnowsWhatThePodSays(t *testing.T) {
+	p := pod()
+	p.Status.Conditions = []corev1.PodCondition{{
+		Type: v1alpha1.ConditionAccelerator, Status: corev1.ConditionFalse, Reason: ReasonPending,
+		Message: "no tier can be met now: h100 (9 InUse, 1 Reserved)",
+	}}
+	h := newHarness(t, p)
+	h.publish(t, OfDecision(p, pendingFor(v1alpha1.Rejection{Code: v1alpha1.ReasonInUse, Count: 4})))
+	assert.Empty(t, h.patches())
+	assert.Empty(t, h.events.Events)
+	assert.Len(t, h.records.names, 1, "the record may have been lost; writing it twice is harmless")
+}
+
+func TestPublishTriesAgain(t *testing.T) {
+	h := newHarness(t, pod())
+	h.records.fail = []error{errors.New("timeout"), apierrors.NewTooManyRequests("busy", 1)}
+	h.publish(t, OfDecision(pod(), allocatedOn("n1", "gpu-0")))
+	assert.Len(t, h.records.names, 1)
+}
+
+func TestPublishGivesUpOnWhatCannotWork(t *testing.T) {
+	h := newHarness(t) // the Pod is gone
+	h.records.fail = []error{apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("AllocationDecision").GroupKind(), "r", nil)}
+	h.publish(t, OfDecision(pod(), allocatedOn("n1", "gpu-0")))
+	assert.Empty(t, h.records.names)
+	assert.Len(t, h.patches(), 1)
+}
+
+func TestForgetLetsANewPodBeTold(t *testing.T) {
+	h := newHarness(t, pod())
+	o := OfFailure(pod(), v1alpha1.FailureNodeLost, "gone")
+	h.publish(t, o)
+	h.Forget(types.UID("u"))
+	h.publish(t, o)
+	assert.Len(t, h.events.Events, 2)
+}
