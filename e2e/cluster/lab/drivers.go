@@ -53,7 +53,7 @@ func (l *Lab) publish(ctx context.Context) error {
 	}
 	config.QPS = -1
 	config.UserAgent = fakeDriver
-	client, err := kubernetes.NewForConfig(config)
+	client, err := kubernetes.NewForConfig(compact(config))
 	if err != nil {
 		return fmt.Errorf("making the driver's client, %w", err)
 	}

@@ -25,12 +25,19 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"gpuladder.dev/ladder/e2e/cluster"
 	"gpuladder.dev/ladder/e2e/cluster/process"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/fleet"
 )
+
+func TestMain(m *testing.M) {
+	log.SetLogger(klog.Background())
+	os.Exit(m.Run())
+}
 
 // threeNodes is a small mixed fleet.
 func threeNodes() *fleet.Fleet {

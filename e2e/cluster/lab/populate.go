@@ -60,7 +60,9 @@ func (l *Lab) populate(ctx context.Context) error {
 // that is not.
 func (l *Lab) nodesReady(ctx context.Context) error {
 	ready := 0
-	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	// Looking at a large fleet is work for the same machine that makes it ready.
+	interval := 100*time.Millisecond + time.Duration(l.nodeCount())*time.Millisecond
+	err := wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
 		nodes, err := l.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
