@@ -174,25 +174,10 @@ func capacityLeft(takes quantities, d *resourceapi.Device, taken ...quantities) 
 				left.Sub(q)
 			}
 		}
-		want := takes[name]
+		want, whole := takes[name], d.Capacity[name].Value
 		if left.Cmp(want) < 0 {
-			return fmt.Sprintf("%s: %s left of %s, %s wanted", name, left.String(), ptrTo(d.Capacity[name].Value).String(), want.String())
+			return fmt.Sprintf("%s: %s left of %s, %s wanted", name, left.String(), whole.String(), want.String())
 		}
 	}
 	return ""
-}
-
-func ptrTo[T any](v T) *T { return &v }
-
-// addQuantities adds b to a in place and returns a; nil stands for nothing.
-func addQuantities(a, b quantities) quantities {
-	if len(b) > 0 && a == nil {
-		a = make(quantities, len(b))
-	}
-	for name, q := range b {
-		sum := a[name].DeepCopy()
-		sum.Add(q)
-		a[name] = sum
-	}
-	return a
 }

@@ -148,6 +148,9 @@ func TestWishes(t *testing.T) {
 	step("one of two wishes", "n-1", "gpu-1", "gpu-2")
 	mustPut(t, st, aSlice("n-2", device("gpu-0", 0, "a"), device("gpu-1", 1, "b"), device("gpu-2", 1, "a"), device("gpu-3", 1, "b")))
 	step("both wishes, though the node is less packed", "n-2", "gpu-1", "gpu-3")
+	mustDelete(t, st, aSlice("n-2"))
+	mustPut(t, st, aSlice("n-1", device("gpu-0", 0, "a"), device("gpu-1", 1, "a"), device("gpu-2", 0, "b"))) // each pair meets one
+	step("either wish will do, the first devices", "n-1", "gpu-0", "gpu-1")
 	mustPut(t, st, aSlice("n-2", device("gpu-0", 0, "a"), device("gpu-1", 1, "b")), aSlice("n-1", device("gpu-0", 0, "c"), device("gpu-1", 1, "d"), device("gpu-2", 2, "e")))
 	step("no wish, the packed node", "n-2", "gpu-0", "gpu-1")
 }
