@@ -44,7 +44,8 @@ func TestTolerations(t *testing.T) {
 		{"evict at once", v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyEvict}, false, nil},
 		{"evict, no grace", v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyEvict, GracePeriod: &metav1.Duration{}}, false, nil},
 		{
-			"evict after a minute", v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyEvict, GracePeriod: &metav1.Duration{Duration: time.Minute}},
+			"evict after a minute",
+			v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyEvict, GracePeriod: &metav1.Duration{Duration: time.Minute}},
 			true, ptr.To[int64](60),
 		},
 		{"keep", v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyKeep}, true, nil},

@@ -109,8 +109,8 @@ func decode(document []byte) (*Fleet, error) {
 // it should be is left to the decoder.
 func checkQuantities(data []byte) error {
 	var document map[string]any
-	if json.Unmarshal(data, &document) != nil {
-		return nil
+	if err := json.Unmarshal(data, &document); err != nil {
+		return nil //nolint:nilerr // the strict decoder that comes next says it better
 	}
 	var errs field.ErrorList
 	for _, list := range []struct {

@@ -72,9 +72,9 @@ func Walk(r io.Reader, opts Options) (Report, error) {
 	for line := 1; ; line++ {
 		text, whole, err := readLine(in)
 		switch {
-		case err == io.EOF && len(text) == 0:
+		case errors.Is(err, io.EOF) && len(text) == 0:
 			return w.end(line)
-		case err != nil && err != io.EOF:
+		case err != nil && !errors.Is(err, io.EOF):
 			return w.report, &Error{Line: line, Msg: err.Error(), Err: err}
 		}
 		if err := w.line(line, text); err != nil {

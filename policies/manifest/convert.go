@@ -3,6 +3,7 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -55,16 +56,16 @@ func jsonValues(text []byte) ([][]byte, error) {
 	for {
 		var raw json.RawMessage
 		err := d.Decode(&raw)
-		if err == io.EOF {
+		syntax := new(json.SyntaxError)
+		switch {
+		case errors.Is(err, io.EOF):
 			return values, nil
-		}
-		if err != nil {
-			if err == io.ErrUnexpectedEOF {
-				err = fmt.Errorf("it ends in the middle of a value (line %d)", 1+bytes.Count(text, []byte("\n")))
-			} else if syntax, ok := err.(*json.SyntaxError); ok {
-				at := min(int(syntax.Offset), len(text))
-				err = fmt.Errorf("line %d: %v", 1+bytes.Count(text[:at], []byte("\n")), err)
-			}
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return nil, fmt.Errorf("it ends in the middle of a value (line %d)", 1+bytes.Count(text, []byte("\n")))
+		case errors.As(err, &syntax):
+			at := min(int(syntax.Offset), len(text))
+			return nil, fmt.Errorf("line %d: %w", 1+bytes.Count(text[:at], []byte("\n")), err)
+		case err != nil:
 			return nil, err
 		}
 		values = append(values, raw)

@@ -155,13 +155,12 @@ func (s *Set) addObject(src Source, object string, raw []byte, gvk schema.GroupV
 	fail := func(path, msg string) error {
 		return &Error{Source: src, Object: object, Field: path, Msg: msg}
 	}
-	switch name := meta.GetName(); {
-	case name == "":
+	name := meta.GetName()
+	if name == "" {
 		return fail("metadata.name", "is missing; give the object a name")
-	default:
-		if why := utilvalidation.IsDNS1123Subdomain(name); len(why) > 0 {
-			return fail("metadata.name", fmt.Sprintf("%q is not a name: %s", clip(name), why[0]))
-		}
+	}
+	if why := utilvalidation.IsDNS1123Subdomain(name); len(why) > 0 {
+		return fail("metadata.name", fmt.Sprintf("%q is not a name: %s", clip(name), why[0]))
 	}
 	switch namespace := meta.GetNamespace(); {
 	case !k.namespaced && namespace != "":

@@ -20,7 +20,7 @@ func Lint(ctx context.Context) error {
 	}
 	for _, m := range modules() {
 		if err := step("linting "+m, func() error {
-			return cmd(linter, "run", "--config", filepath.Join(root, ".golangci.yaml"), "./...").in(m).run(ctx)
+			return cmd(linter, "run", "--allow-parallel-runners", "--config", filepath.Join(root, ".golangci.yaml"), "./...").in(m).run(ctx)
 		}); err != nil {
 			return err
 		}

@@ -54,7 +54,11 @@ func Golden(ctx context.Context) error {
 // controlPlane builds etcd, kube-apiserver and the rest, and returns their folder.
 func controlPlane(ctx context.Context) (dir string, err error) {
 	err = step("building the control plane", func() error {
-		if err := cmd("go", "run", "./e2e/cmd/ladder-lab", "binaries").run(ctx); err != nil {
+		all := []string{
+			"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok",
+			"ladder-scheduler", "ladder-controller", "ladder-fake-driver", "ladder",
+		}
+		if err := cmd(append([]string{"go", "run", "./e2e/cmd/ladder-lab", "binaries"}, all...)...).run(ctx); err != nil {
 			return err
 		}
 		dir, err = cmd("go", "run", "./e2e/cmd/ladder-lab", "binaries", "--dir", "etcd", "kube-apiserver", "kubectl").output(ctx)
