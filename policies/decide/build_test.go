@@ -38,10 +38,13 @@ func aNode(name string) *corev1.Node {
 func text(s string) resourceapi.DeviceAttribute {
 	return resourceapi.DeviceAttribute{StringValue: &s}
 }
+
 func number(n int64) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{IntValue: &n} }
+
 func version(s string) resourceapi.DeviceAttribute {
 	return resourceapi.DeviceAttribute{VersionValue: &s}
 }
+
 func boolean(b bool) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{BoolValue: &b} }
 
 // boards are what the devices of the tests report.

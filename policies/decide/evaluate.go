@@ -104,7 +104,7 @@ func (ev *evaluation) index(nodes int) {
 // checkDevice files one device under the first check that it fails.
 func (r *run) checkDevice(ev *evaluation, d *device, v verdict, at reachable, notYet bool) {
 	a := ev.alt
-	c := eligible
+	var c code
 	switch {
 	case at.code != eligible:
 		c = at.code

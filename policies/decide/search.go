@@ -304,7 +304,7 @@ func (s *search) holds(k *constraint, a *alternative, d *device) bool {
 	}
 	for i := range s.chosen {
 		c := &s.chosen[i]
-		if c.alt.request.claim != a.request.claim || !(k.appliesTo(c.alt)) {
+		if c.alt.request.claim != a.request.claim || !k.appliesTo(c.alt) {
 			continue
 		}
 		if !k.allows(v, k.valueOf(c.dev)) {

@@ -186,8 +186,10 @@ func (st *State) Put(obj runtime.Object) error {
 	case *resourceapi.ResourceClaim:
 		st.putClaim(o)
 	case *resourceapi.ResourceClaimTemplate:
-		putEntry(st, st.templates, keyOf(o), &entry[*resourceapi.ResourceClaimTemplate]{o,
-			sumOf("ResourceClaimTemplate", templateDigest{o.Namespace, o.Name, o.Spec.Spec.Devices})})
+		putEntry(st, st.templates, keyOf(o), &entry[*resourceapi.ResourceClaimTemplate]{
+			o,
+			sumOf("ResourceClaimTemplate", templateDigest{o.Namespace, o.Name, o.Spec.Spec.Devices}),
+		})
 	case *v1alpha1.AcceleratorPolicy:
 		return st.putPolicy(o)
 	case *v1alpha1.PolicyRevision:
