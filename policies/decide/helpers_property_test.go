@@ -90,6 +90,9 @@ func compareWithTwin(t failer, c *decidetest.Cluster, got *decide.Decision, want
 	if w, g := places(want.Devices), places(got.Devices); !slices.Equal(w, g) {
 		fail("devices %v, twin says %v", g, w)
 	}
+	if want.Parked != (got.Class == v1alpha1.FailurePolicyInvalid) {
+		fail("class %q, twin says parked is %t", got.Class, want.Parked)
+	}
 	if !want.SingleRequest {
 		return
 	}

@@ -3,6 +3,7 @@ package decide_test
 // Decisions one after another: what one takes, the next one sees.
 
 import (
+	"slices"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -254,65 +255,68 @@ func checkLimits(t failer, c *decidetest.Cluster, d *decide.Decision) {
 	devices := newest(c)
 	given := map[string]bool{}
 	for _, x := range d.Devices {
-		given[model(devices[deviceID(x)])] = true
+		if id := deviceID(x); metered(id) {
+			given[model(id, devices[id])] = true
+		}
 	}
 	for _, q := range c.Quotas {
-		tenant := map[string]bool{}
-		for _, ns := range q.Spec.Namespaces {
-			tenant[ns] = true
-		}
-		if !tenant[d.Namespace] {
+		if !slices.Contains(q.Spec.Namespaces, d.Namespace) || hasAdmin(c, d) {
 			continue
 		}
-		usage := map[string]int32{}
-		adminOnly := true
-		for _, claim := range c.Claims {
-			if claim.Status.Allocation == nil || !tenant[claim.Namespace] {
-				continue
-			}
-			for _, r := range claim.Status.Allocation.Devices.Results {
-				if r.AdminAccess == nil || !*r.AdminAccess {
-					adminOnly = false
-					usage[model(devices[decidetest.DeviceID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}])]++
-				}
-			}
-		}
-		if adminOnly {
-			continue
-		}
+		usage := tenantUsage(c, q, devices)
 		for m := range given {
-			limit, listed := int32(0), false
-			for _, mq := range q.Spec.Models {
-				if mq.Model == m {
-					listed = true
-					limit = usage[m]
-					if mq.Limit != nil {
-						limit = *mq.Limit
-					}
-				}
-			}
-			if !hasAdmin(c, d) && (!listed || usage[m] > limit) {
-				t.Fatalf("tenant %s holds %d of %s, its limit is %d: %s", q.Name, usage[m], m, limit, toJSON(d))
+			i := slices.IndexFunc(q.Spec.Models, func(x v1alpha1.ModelQuota) bool { return x.Model == m })
+			if i < 0 || (q.Spec.Models[i].Limit != nil && usage[m] > *q.Spec.Models[i].Limit) {
+				t.Fatalf("tenant %s holds %d of %s, more than its limit: %s\ninput:\n%s", q.Name, usage[m], m, toJSON(d), documents(c))
 			}
 		}
 	}
 }
 
-func model(d resourceapi.Device) string {
+// metered: devices of other drivers have no model that a quota could mean.
+func metered(id decidetest.DeviceID) bool {
+	return id.Driver == v1alpha1.DriverName || id.Driver == v1alpha1.NVIDIADriverName
+}
+
+func tenantUsage(c *decidetest.Cluster, q *v1alpha1.TenantQuota, devices map[decidetest.DeviceID]resourceapi.Device) map[string]int32 {
+	usage := map[string]int32{}
+	for _, claim := range c.Claims {
+		if claim.Status.Allocation == nil || !slices.Contains(q.Spec.Namespaces, claim.Namespace) {
+			continue
+		}
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			id := decidetest.DeviceID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}
+			if metered(id) && (r.AdminAccess == nil || !*r.AdminAccess) {
+				usage[model(id, devices[id])]++
+			}
+		}
+	}
+	return usage
+}
+
+// model is the device's model: with NVIDIA's driver the product tells it.
+func model(id decidetest.DeviceID, d resourceapi.Device) string {
+	if id.Driver == v1alpha1.NVIDIADriverName {
+		for _, b := range decidetest.Boards {
+			if a := d.Attributes["productName"]; a.StringValue != nil && *a.StringValue == b.Product {
+				return b.Model
+			}
+		}
+		return ""
+	}
 	if a := d.Attributes["model"]; a.StringValue != nil {
 		return *a.StringValue
 	}
 	return ""
 }
 
-// hasAdmin says whether the Pod asks for admin access, which is not charged.
+// hasAdmin says whether the tenant asks for admin access, which is not charged.
 func hasAdmin(c *decidetest.Cluster, d *decide.Decision) bool {
-	for _, claim := range c.Claims {
-		for _, r := range claim.Spec.Devices.Requests {
-			if r.Exactly != nil && r.Exactly.AdminAccess != nil && *r.Exactly.AdminAccess && claim.Namespace == d.Namespace {
-				return true
-			}
-		}
+	asks := func(namespace string, spec *resourceapi.ResourceClaimSpec) bool {
+		return namespace == d.Namespace && slices.ContainsFunc(spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
+			return r.Exactly != nil && r.Exactly.AdminAccess != nil && *r.Exactly.AdminAccess
+		})
 	}
-	return false
+	return slices.ContainsFunc(c.Claims, func(x *resourceapi.ResourceClaim) bool { return asks(x.Namespace, &x.Spec) }) ||
+		slices.ContainsFunc(c.Templates, func(x *resourceapi.ResourceClaimTemplate) bool { return asks(x.Namespace, &x.Spec.Spec) })
 }

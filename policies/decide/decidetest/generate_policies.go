@@ -30,6 +30,9 @@ func (d *draw) policies() {
 				Policy: "revised", Revision: n, Hash: revised.Spec.ContentHash(), PolicySpec: *revised.Spec.DeepCopy(),
 			},
 		}
+		if d.oneIn8("withdrawn") {
+			r.Spec.State = v1alpha1.RevisionWithdrawn
+		}
 		r.Default()
 		d.c.Revisions = append(d.c.Revisions, r)
 	}
@@ -68,6 +71,9 @@ func (d *draw) policySpec() v1alpha1.AcceleratorPolicySpec {
 	s.OnUnhealthy.Action = pickOne(d, "on unhealthy", v1alpha1.UnhealthyEvict, v1alpha1.UnhealthyKeep, v1alpha1.UnhealthyEnd)
 	if s.OnUnhealthy.Action == v1alpha1.UnhealthyEvict && d.oneIn2("grace") {
 		s.OnUnhealthy.GracePeriod = &metav1.Duration{Duration: time.Minute}
+	}
+	if d.oneIn16("namespaces") {
+		s.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "team-a"}}
 	}
 	d.constraints(&s)
 	d.tiers(&s)

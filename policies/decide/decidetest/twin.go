@@ -36,6 +36,9 @@ type Answer struct {
 	Tiers []TierAnswer
 	// SingleRequest is true when Tiers was filled in.
 	SingleRequest bool
+	// Parked: the Pod's revision is withdrawn, or its policy does not select
+	// the namespace; nothing was looked at.
+	Parked bool
 
 	picks []pick
 }
@@ -68,6 +71,9 @@ func (c *Cluster) Decide(q Question) (*Answer, error) {
 	asks, err := c.asks(q.Pod)
 	if err != nil {
 		return nil, err
+	}
+	if c.parked(q.Pod) {
+		return &Answer{TierIndex: -1, Outcome: v1alpha1.OutcomePending, Parked: true}, nil
 	}
 	w := c.look(q)
 	answer := &Answer{TierIndex: -1, SingleRequest: len(asks) == 1}

@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
@@ -92,41 +94,67 @@ func (c *Cluster) asks(name types.NamespacedName) ([]*ask, error) {
 	return out, nil
 }
 
-// policySpec is the revision that the Pod gets: the pinned one, the active
-// one, the newest one, or the policy itself where there are no revisions.
-func (c *Cluster) policySpec(pod *corev1.Pod, policy string) (*v1alpha1.AcceleratorPolicySpec, error) {
-	i := slices.IndexFunc(c.Policies, func(p *v1alpha1.AcceleratorPolicy) bool { return p.Name == policy })
-	if i < 0 {
-		return nil, fmt.Errorf("policy %s is not there", policy)
+// revisionOf is the number of the revision that the Pod gets: the pinned one,
+// the active one, or the newest one; 0 where the policy has none.
+func (c *Cluster) revisionOf(pod *corev1.Pod, policy string) int64 {
+	if pin, err := strconv.ParseInt(pod.Labels[v1alpha1.LabelPolicyRevision], 10, 64); err == nil {
+		return pin
 	}
-	var revisions []*v1alpha1.PolicyRevision
+	for _, p := range c.Policies {
+		if p.Name == policy && p.Spec.ActiveRevision != nil {
+			return *p.Spec.ActiveRevision
+		}
+	}
+	newest := int64(0)
 	for _, r := range c.Revisions {
 		if r.Spec.Policy == policy {
-			revisions = append(revisions, r)
+			newest = max(newest, r.Spec.Revision)
 		}
 	}
-	if len(revisions) == 0 {
-		return &c.Policies[i].Spec, nil
-	}
-	want := slices.MaxFunc(revisions, func(a, b *v1alpha1.PolicyRevision) int {
-		return cmp.Compare(a.Spec.Revision, b.Spec.Revision)
-	}).Spec.Revision
-	if active := c.Policies[i].Spec.ActiveRevision; active != nil {
-		want = *active
-	}
-	if pin := pod.Labels[v1alpha1.LabelPolicyRevision]; pin != "" {
-		n, err := strconv.ParseInt(pin, 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("reading the revision of pod %s, %w", pod.Name, err)
-		}
-		want = n
-	}
-	for _, r := range revisions {
-		if r.Spec.Revision == want {
+	return newest
+}
+
+// policySpec is the content of the Pod's revision, or of the policy itself
+// where there are no revisions.
+func (c *Cluster) policySpec(pod *corev1.Pod, policy string) (*v1alpha1.AcceleratorPolicySpec, error) {
+	number := c.revisionOf(pod, policy)
+	for _, r := range c.Revisions {
+		if r.Spec.Policy == policy && r.Spec.Revision == number {
 			return &r.Spec.PolicySpec, nil
 		}
 	}
-	return nil, fmt.Errorf("revision %d of policy %s is not there", want, policy)
+	for _, p := range c.Policies {
+		if p.Name == policy && number <= 1 {
+			return &p.Spec, nil
+		}
+	}
+	return nil, fmt.Errorf("revision %d of policy %s is not there", number, policy)
+}
+
+// parked says whether the Pod may not be placed at all: its revision is
+// withdrawn, or its policy does not select the namespace.
+func (c *Cluster) parked(name types.NamespacedName) bool {
+	pod := c.Pod(name)
+	policy := pod.Labels[v1alpha1.LabelPolicy]
+	if policy == "" {
+		return false
+	}
+	spec, err := c.policySpec(pod, policy)
+	if err != nil {
+		return false
+	}
+	for _, r := range c.Revisions {
+		if r.Spec.Policy == policy && r.Spec.State == v1alpha1.RevisionWithdrawn && r.Spec.Revision == c.revisionOf(pod, policy) {
+			return true
+		}
+	}
+	selector, err := metav1.LabelSelectorAsSelector(spec.NamespaceSelector)
+	if spec.NamespaceSelector == nil || err != nil {
+		return err != nil
+	}
+	return slices.ContainsFunc(c.Namespaces, func(ns *corev1.Namespace) bool {
+		return ns.Name == name.Namespace && !selector.Matches(labels.Set(ns.Labels))
+	})
 }
 
 func policyAsk(spec *v1alpha1.AcceleratorPolicySpec) *ask {

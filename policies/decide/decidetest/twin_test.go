@@ -29,7 +29,7 @@ var mustOccur = []v1alpha1.Reason{
 func TestClustersCollide(t *testing.T) {
 	const sample = 1500
 	outcomes, reasons, tiers := map[v1alpha1.Outcome]int{}, map[v1alpha1.Reason]int{}, map[string]int{}
-	generator := Clusters()
+	generator, parked := Clusters(), 0
 	for seed := range sample {
 		c := generator.Example(seed)
 		name := c.Pending()[0]
@@ -38,6 +38,9 @@ func TestClustersCollide(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		outcomes[a.Outcome]++
+		if a.Parked {
+			parked++
+		}
 		if a.SingleRequest && a.Tier != "" && c.Pod(name).Labels[v1alpha1.LabelPolicy] != "" {
 			tiers[fmt.Sprint("tier ", a.TierIndex)]++
 		}
@@ -64,7 +67,10 @@ func TestClustersCollide(t *testing.T) {
 	if tiers["tier 1"] < sample/50 {
 		t.Errorf("the second tier is chosen %d times in %d clusters", tiers["tier 1"], sample)
 	}
-	t.Logf("outcomes %v, tiers %v", outcomes, tiers)
+	if parked < 10 {
+		t.Errorf("%d of %d Pods are parked", parked, sample)
+	}
+	t.Logf("outcomes %v, tiers %v, parked %d", outcomes, tiers, parked)
 	for _, r := range slices.Sorted(maps.Keys(reasons)) {
 		t.Logf("%-24s %5.1f %%", r, 100*float64(reasons[r])/sample)
 	}
