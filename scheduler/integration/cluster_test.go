@@ -424,6 +424,66 @@ func (c *cluster) pod(name string) *corev1.Pod {
 
 func clusterKey(name string) types.NamespacedName { return types.NamespacedName{Name: name} }
 
+// definition returns one of Ladder's CRDs.
+func (c *cluster) definition(name string) *apiextensionsv1.CustomResourceDefinition {
+	c.t.Helper()
+	for _, doc := range crds.All() {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		require.NoError(c.t, yaml.UnmarshalStrict(doc, crd))
+		if crd.Name == name {
+			return crd
+		}
+	}
+	c.t.Fatalf("no CRD %s", name)
+	return nil
+}
+
+// uninstall removes a CRD until the test ends.
+func (c *cluster) uninstall(name string) {
+	c.t.Helper()
+	definitions := []*apiextensionsv1.CustomResourceDefinition{c.definition(name)}
+	require.NoError(c.t, envtest.UninstallCRDs(server.config, envtest.CRDInstallOptions{CRDs: definitions}))
+	c.eventually(func() error {
+		err := c.List(c.t.Context(), &v1alpha1.TenantQuotaList{})
+		if err == nil {
+			return errors.New("the kind is still served")
+		}
+		return nil
+	})
+	c.t.Cleanup(func() { c.install(name) })
+}
+
+// install installs a CRD and waits until it is served.
+func (c *cluster) install(name string) {
+	c.t.Helper()
+	definitions := []*apiextensionsv1.CustomResourceDefinition{c.definition(name)}
+	_, err := envtest.InstallCRDs(server.config, envtest.CRDInstallOptions{CRDs: definitions})
+	require.NoError(c.t, err)
+}
+
+// settled waits until the Pod is bound or was told why not.
+func (c *cluster) settled(name string) {
+	c.t.Helper()
+	c.eventually(func() error {
+		if pod := c.pod(name); conditionOf(pod) == nil {
+			return fmt.Errorf("pod %s was told nothing: %s", name, conditionText(pod))
+		}
+		return nil
+	})
+}
+
+// explain logs every record.
+func (c *cluster) explain() {
+	c.t.Helper()
+	list := &v1alpha1.AllocationDecisionList{}
+	require.NoError(c.t, c.List(c.t.Context(), list))
+	for i := range list.Items {
+		text, err := yaml.Marshal(list.Items[i].Spec)
+		require.NoError(c.t, err)
+		c.t.Logf("%s", text)
+	}
+}
+
 // count returns how many devices of a tier fell under a reason.
 func count(record *v1alpha1.AllocationDecision, tier string, code v1alpha1.Reason) int32 {
 	for _, r := range rejections(record, tier) {

@@ -10,6 +10,7 @@ package mirror
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -47,9 +48,19 @@ type Mirror struct {
 	synthetic map[types.UID]*resourceapi.ResourceClaim
 	pods      map[types.NamespacedName]*corev1.Pod
 
+	// mu guards what event handlers touch. Changes wait here for the next Sync,
+	// the last one of each object, so that a cluster in which nobody asks for
+	// devices does not fill the memory.
 	mu     sync.Mutex
-	noted  []note
+	noted  map[noteKey]note
 	forget []types.NamespacedName
+	known  map[types.UID]bool
+}
+
+// noteKey names an object among all kinds.
+type noteKey struct {
+	kind string
+	name types.NamespacedName
 }
 
 // note is an object that changed since the last Sync.
@@ -73,6 +84,8 @@ func New(state State, inFlight *view.InFlight, logger klog.Logger) *Mirror {
 		poolOf:    map[string]view.PoolKey{},
 		synthetic: map[types.UID]*resourceapi.ResourceClaim{},
 		pods:      map[types.NamespacedName]*corev1.Pod{},
+		noted:     map[noteKey]note{},
+		known:     map[types.UID]bool{},
 	}
 }
 
@@ -80,9 +93,20 @@ func New(state State, inFlight *view.InFlight, logger klog.Logger) *Mirror {
 // object of Ladder's group, or a Pod that is gone. It may be called from event
 // handlers.
 func (m *Mirror) Note(obj runtime.Object, deleted bool) {
+	o, ok := obj.(metav1.Object)
+	if !ok {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.noted = append(m.noted, note{obj: obj, deleted: deleted})
+	key := noteKey{kind: fmt.Sprintf("%T", obj), name: types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}}
+	if _, isPod := obj.(*corev1.Pod); isPod {
+		if !m.known[o.GetUID()] {
+			return
+		}
+		delete(m.known, o.GetUID())
+	}
+	m.noted[key] = note{obj: obj, deleted: deleted}
 }
 
 // Forget has the next Sync take back what was assumed for the Pod. It waits
@@ -97,13 +121,13 @@ func (m *Mirror) Forget(pod types.NamespacedName) {
 func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
 	m.mu.Lock()
 	noted, forget := m.noted, m.forget
-	m.noted, m.forget = nil, nil
+	m.noted, m.forget = map[noteKey]note{}, nil
 	m.mu.Unlock()
 	for _, pod := range forget {
 		m.state.Forget(pod)
 	}
-	for _, n := range noted {
-		m.apply(n)
+	for _, key := range slices.SortedFunc(maps.Keys(noted), noteKey.compare) {
+		m.apply(noted[key])
 	}
 	m.syncNodes(nodes)
 	classes, err := dra.DeviceClasses().List()
@@ -137,11 +161,18 @@ func (m *Mirror) PutPod(pod *corev1.Pod) error {
 		return err
 	}
 	m.pods[key] = pod
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known[pod.UID] = true
 	return nil
 }
 
 // Pool returns the slices of a pool as of the last Sync, of all generations.
 func (m *Mirror) Pool(key view.PoolKey) []*resourceapi.ResourceSlice { return m.pools[key] }
+
+func (k noteKey) compare(o noteKey) int {
+	return cmp.Or(cmp.Compare(k.kind, o.kind), cmp.Compare(k.name.Namespace, o.name.Namespace), cmp.Compare(k.name.Name, o.name.Name))
+}
 
 func (m *Mirror) apply(n note) {
 	if pod, ok := n.obj.(*corev1.Pod); ok {

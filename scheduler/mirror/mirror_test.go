@@ -197,6 +197,12 @@ func TestNotesAndForgetsWaitForSync(t *testing.T) {
 	require.NoError(t, m.Sync(nil, w))
 	assert.Equal(t, []string{"forget p", "put *v1.Namespace n"}, state.take())
 
+	for i := range 3 {
+		m.Note(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"v": fmt.Sprint(i)}}}, i == 2)
+	}
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"delete *v1.Namespace n"}, state.take(), "only the last change counts")
+
 	another := pod.DeepCopy()
 	another.UID = "2"
 	m.Note(another, true)
