@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
 	"gpuladder.dev/ladder/policies/api/crds"
@@ -57,6 +59,10 @@ var server struct {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asProcess) != "" {
+		runProcess()
+	}
+	ctrllog.SetLogger(logr.Discard())
 	code := m.Run()
 	if server.env != nil {
 		if err := server.env.Stop(); err != nil {
