@@ -187,7 +187,7 @@ func Check(o Options, runs []Run) error {
 func Report(w io.Writer, o Options, runs []Run) error {
 	fmt.Fprintf(w, `# Placement: first choices and repeatability
 
-%d Pods of one GPU each, created one after another, on %d nodes with 8 GPUs each, of which %d neighbouring ones carry H100. The policy's tiers are H100, A100, L4. Measured by `+"`go tool mage placement`"+` in the lab: real etcd, kube-apiserver and kube-controller-manager v1.37.2 and the scheduler under test as processes on one machine; nodes and Pods by kwok; slices by the fake driver.
+%d Pods of one GPU each, created one after another, on %d nodes with 8 GPUs each, of which %d neighbouring ones carry H100. The policy's tiers are H100, A100, L4. Measured by `+"`go tool mage placement`"+` in the lab: real etcd, kube-apiserver and kube-controller-manager v1.37.2 and the scheduler under test as processes on one machine; nodes and Pods by kwok; slices by the fake driver. The seconds depend on what else the machine does and are no benchmark.
 
 | scheduler | runs | got an H100 (min – max) | different Pod-to-device maps |
 |---|---|---|---|
