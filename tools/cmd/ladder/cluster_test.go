@@ -54,7 +54,10 @@ func record(name, pod, at, message string) map[string]any {
 			"pod": pod, "outcome": "Pending", "message": "Pending: " + message, "decidedAt": at, "attempt": 1,
 			"policy": "h100-first", "policyRevision": 3, "journal": "ladder-1.jsonl#7",
 			"tiers": []any{map[string]any{"name": "h100", "outcome": "Rejected", "rejections": []any{
-				map[string]any{"code": "InUse", "count": 16, "examples": []any{map[string]any{"node": "n-1", "pool": "n-1", "device": "gpu-0", "detail": "held by claim team-b/x"}}},
+				map[string]any{"code": "InUse", "count": 16, "examples": []any{
+					map[string]any{"node": "n-1", "pool": "n-1", "device": "gpu-0", "detail": "held by claim team-b/x"},
+					map[string]any{"node": "n-1", "pool": "n-1", "device": "gpu-1", "detail": "held by claim team-b/y"},
+				}},
 			}}},
 		},
 	}
@@ -73,6 +76,9 @@ func TestExplainFromCluster(t *testing.T) {
 	golden(t, "explain-cluster.txt", r.stdout)
 	if r := ladder(t, "explain", "train", "-n", "team-a", "--kubeconfig", config, "--all").want(t, 0); !strings.Contains(r.stderr, "use --bundle with the scheduler's journal (ladder-1.jsonl#7)") {
 		t.Errorf("--all does not say where every device is named: %q", r.stderr)
+	}
+	if r := ladder(t, "explain", "train", "--kubeconfig", config, "--examples", "1").want(t, 0); strings.Contains(r.stdout, "gpu-1") || !strings.Contains(r.stdout, "and 15 more") {
+		t.Errorf("--examples 1 names more devices than one:\n%s", r.stdout)
 	}
 	if r := ladder(t, "explain", "gone", "--kubeconfig", config).want(t, 1); !strings.Contains(r.stderr, "no AllocationDecision about Pod team-a/gone") || r.stdout != "" {
 		t.Errorf("stderr %q, stdout %q", r.stderr, r.stdout)

@@ -123,7 +123,22 @@ func (f *explainFlags) fromCluster(ctx context.Context, s command.Streams) (*dec
 	if f.all {
 		s.Warn("records in the cluster name a few devices for each reason; for every one use --bundle with the scheduler's journal%s", at(record))
 	}
+	f.shorten(record)
 	return &decide.Decision{Namespace: record.Namespace, AllocationDecisionSpec: record.Spec}, nil
+}
+
+// shorten leaves no more examples in a record than are wanted. A record can't
+// be made to name more than it does.
+func (f *explainFlags) shorten(record *v1alpha1.AllocationDecision) {
+	if f.examples == allExamples {
+		return
+	}
+	for _, tier := range record.Spec.Tiers {
+		for i := range tier.Rejections {
+			r := &tier.Rejections[i]
+			r.Examples = r.Examples[:min(len(r.Examples), f.examples)]
+		}
+	}
 }
 
 func at(record *v1alpha1.AllocationDecision) string {
@@ -175,6 +190,7 @@ func (f *explainFlags) recorded(set *manifest.Set) *decide.Decision {
 	if newest == nil {
 		return nil
 	}
+	f.shorten(newest)
 	return &decide.Decision{Namespace: newest.Namespace, AllocationDecisionSpec: newest.Spec}
 }
 
