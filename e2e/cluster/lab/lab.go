@@ -159,7 +159,7 @@ func (l *Lab) prepare() error {
 		return fmt.Errorf("making the lab's folder, %w", err)
 	}
 	l.layout = layout{dir: dir, ports: map[string]int{}}
-	for _, sub := range []string{"pki", "data", "logs", "kubeconfig"} {
+	for _, sub := range []string{"pki", "data", "logs", "journal", "kubeconfig"} {
 		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
 			return fmt.Errorf("making the lab's folder, %w", err)
 		}
@@ -280,8 +280,9 @@ func (l *Lab) takeDown(ctx context.Context) error {
 	if !l.keepLogs.Load() {
 		return removing(os.RemoveAll(l.layout.dir))
 	}
-	l.say("logs are kept in %s", l.layout.logs())
-	return removing(removeAllBut(l.layout.dir, filepath.Base(l.layout.logs())))
+	// The journal is kept beside the logs: it shows what was decided on.
+	l.say("logs are kept in %s, the journal in %s", l.layout.logs(), filepath.Dir(l.layout.journal()))
+	return removing(removeAllBut(l.layout.dir, filepath.Base(l.layout.logs()), filepath.Base(filepath.Dir(l.layout.journal()))))
 }
 
 func removing(err error) error {
@@ -291,14 +292,14 @@ func removing(err error) error {
 	return nil
 }
 
-// removeAllBut empties a folder except for one name.
-func removeAllBut(dir, kept string) error {
+// removeAllBut empties a folder except for some names.
+func removeAllBut(dir string, kept ...string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
-		if entry.Name() == kept {
+		if slices.Contains(kept, entry.Name()) {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
@@ -323,7 +324,7 @@ func (l *Lab) Journal() string { return l.layout.journal() }
 // Failed delivers the first crash.
 func (l *Lab) Failed() <-chan error { return l.failed }
 
-// KeepLogs makes Down leave the logs.
+// KeepLogs makes Down leave the logs and the journal.
 func (l *Lab) KeepLogs() { l.keepLogs.Store(true) }
 
 // NodeNames lists the nodes that are registered.

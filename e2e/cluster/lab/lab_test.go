@@ -413,6 +413,9 @@ func TestACrashIsNoticedAndItsLogKept(t *testing.T) {
 	if _, err := os.Stat(l.Kubeconfig()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("more than the logs is left: %v", err)
 	}
+	if _, err := os.Stat(filepath.Dir(l.Journal())); err != nil {
+		t.Errorf("the journal is not kept: %v", err)
+	}
 }
 
 func TestBreakingOffLeavesNothing(t *testing.T) {

@@ -261,16 +261,16 @@ func TestTheEnvironmentIsBare(t *testing.T) {
 
 func TestRemoveAllBut(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"logs", "data", "pki"} {
+	for _, name := range []string{"logs", "journal", "data", "pki"} {
 		if err := os.MkdirAll(filepath.Join(dir, name, "sub"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := removeAllBut(dir, "logs"); err != nil {
+	if err := removeAllBut(dir, "logs", "journal"); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 1 || entries[0].Name() != "logs" {
+	if err != nil || len(entries) != 2 || entries[0].Name() != "journal" || entries[1].Name() != "logs" {
 		t.Errorf("left: %v, %v", entries, err)
 	}
 	if err := removeAllBut(filepath.Join(dir, "none"), "logs"); !errors.Is(err, os.ErrNotExist) {

@@ -191,6 +191,39 @@ func TestALabWhoseProcessIsGone(t *testing.T) {
 	}
 }
 
+func TestWhatIsRememberedOfACrash(t *testing.T) {
+	m := memory(t)
+	copied := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(copied, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	state := lab.State{
+		Name: "crashed", Phase: lab.PhaseRunning, Holder: deadHolder(t), Dir: "/lab",
+		Kubeconfig: "/lab/kubeconfig/admin.yaml", Copy: copied, Journal: "/lab/journal/journal.jsonl", Logs: "/lab/logs",
+	}
+	if err := m.Create(state); err != nil {
+		t.Fatal(err)
+	}
+	if err := finish(m, state, true, errors.New("etcd has crashed")); err == nil || err.Error() != "etcd has crashed" {
+		t.Errorf("finish = %v", err)
+	}
+	code, stdout, _ := run(t, "", "status")
+	if code != ExitNotRunning {
+		t.Errorf("code %d", code)
+	}
+	for _, want := range []string{"etcd has crashed", state.Journal, state.Logs} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%q is not said: %s", want, stdout)
+		}
+	}
+	if strings.Contains(stdout, "admin.yaml") {
+		t.Errorf("a kubeconfig that is gone is named: %s", stdout)
+	}
+	if _, err := os.Stat(copied); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the copied kubeconfig is left: %v", err)
+	}
+}
+
 func TestOneNameOneLab(t *testing.T) {
 	m := memory(t)
 	if err := m.Create(lab.State{Name: "default", Phase: lab.PhaseRunning, Holder: process.Self()}); err != nil {

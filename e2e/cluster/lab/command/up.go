@@ -182,6 +182,7 @@ func finish(memory *lab.Memory, state lab.State, detached bool, err error) error
 		return err
 	}
 	state.Phase, state.Reason, state.Parts = lab.PhaseFailed, err.Error(), nil
+	state.Kubeconfig = "" // gone with its API server; logs and journal are kept
 	if state.Copy != "" {
 		err = errors.Join(err, os.Remove(state.Copy))
 		state.Copy = ""
