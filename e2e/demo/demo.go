@@ -143,7 +143,7 @@ func (d *demo) placePods(ctx context.Context) error {
 	d.say("A dozen Pods, one after another. Each carries only a label; admission adds the claim and the scheduler.")
 	for _, r := range requests {
 		pod := workload.Pod(r.namespace, r.name, r.policy)
-		if err := createAdmitted(ctx, d.Client, pod); err != nil {
+		if err := workload.CreateAdmitted(ctx, d.Client, pod, patience); err != nil {
 			return err
 		}
 		if _, err := workload.WaitDecided(ctx, d.Client, pod, patience); err != nil {
@@ -255,20 +255,6 @@ func (d *demo) journal(ctx context.Context) (content []byte, err error) {
 		return false, "not yet", nil
 	})
 	return content, err
-}
-
-// createAdmitted creates the Pod. A policy that has just been written takes a
-// moment to reach admission, so a refusal is tried again for a while.
-func createAdmitted(ctx context.Context, c client.Client, pod *corev1.Pod) error {
-	return workload.WaitFor(ctx, patience, "Pod "+pod.Name+" to be admitted", func(ctx context.Context) (bool, string, error) {
-		try := pod.DeepCopy()
-		err := c.Create(ctx, try)
-		if err == nil {
-			*pod = *try
-			return true, "", nil
-		}
-		return false, err.Error(), nil
-	})
 }
 
 func (d *demo) placement(ctx context.Context, pod string) (workload.Placement, error) {

@@ -118,15 +118,7 @@ func placeOne(ctx context.Context, c client.Client, s Setup, name string) error 
 	} else {
 		pod = workload.Pod(namespace, name, "", workload.FromTemplate(policy+"-1", s.Scheduler))
 	}
-	err := workload.WaitFor(ctx, patience, "Pod "+name+" to be admitted", func(ctx context.Context) (bool, string, error) {
-		try := pod.DeepCopy()
-		if err := c.Create(ctx, try); err != nil {
-			return false, err.Error(), nil
-		}
-		pod = try
-		return true, "", nil
-	})
-	if err != nil {
+	if err := workload.CreateAdmitted(ctx, c, pod, patience); err != nil {
 		return err
 	}
 	return workload.WaitBound(ctx, c, pod, patience)

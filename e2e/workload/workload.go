@@ -138,6 +138,20 @@ func WaitFor(ctx context.Context, timeout time.Duration, what string, done func(
 	return nil
 }
 
+// CreateAdmitted creates the Pod. A policy that has just been written takes a
+// moment to reach admission, so a refusal is tried again until the time is up.
+func CreateAdmitted(ctx context.Context, c client.Client, pod *corev1.Pod, timeout time.Duration) error {
+	return WaitFor(ctx, timeout, "Pod "+pod.Name+" to be admitted", func(ctx context.Context) (bool, string, error) {
+		try := pod.DeepCopy()
+		refusal := c.Create(ctx, try)
+		if refusal == nil {
+			*pod = *try
+			return true, "", nil
+		}
+		return false, refusal.Error(), nil
+	})
+}
+
 // WaitDecided waits until the Pod has a node or the scheduler has said why not.
 func WaitDecided(ctx context.Context, c client.Client, pod *corev1.Pod, timeout time.Duration) (*corev1.Pod, error) {
 	now := &corev1.Pod{}

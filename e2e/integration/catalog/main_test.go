@@ -66,8 +66,12 @@ func server(t *testing.T) *apiserver.Server {
 				"no AcceleratorPolicy named": pod("team-a", "nothing"),
 				"has no ready revision":      pod("team-a", "unready"),
 			} {
-				if err := s.Client.Create(ctx, p, client.DryRunAll); err == nil || !strings.Contains(err.Error(), message) {
-					return fmt.Errorf("got %v, want a refusal", err)
+				err := s.Client.Create(ctx, p, client.DryRunAll)
+				if err == nil {
+					return fmt.Errorf("Pod %s was not refused", p.Name)
+				}
+				if !strings.Contains(err.Error(), message) {
+					return fmt.Errorf("refusing Pod %s in other words, %w", p.Name, err)
 				}
 			}
 			return nil

@@ -71,7 +71,8 @@ func TestPodIsAdmitted(t *testing.T) {
 		{"active revision", pod("team-a", "h100-first"), "h100-first-3", []string{"main"}},
 		{
 			"two containers and an init container", pod("team-a", "h100-first", second, initial),
-			"h100-first-3", []string{"init", "main", "second"},
+			"h100-first-3",
+			[]string{"init", "main", "second"},
 		},
 		{"the Pod chooses the container", pod("team-a", "h100-first", second, onlySecond), "h100-first-3", []string{"second"}},
 		{"pinned to an older revision", pod("team-a", "h100-first", pin("1")), "h100-first-1", []string{"main"}},

@@ -25,7 +25,8 @@ func TestNamespaceSelector(t *testing.T) {
 	both.MatchLabels = map[string]string{"tier": "gold"}
 	name := metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "team-c"}}
 	selectors := []metav1.LabelSelector{
-		{}, both, name,
+		{},
+		both, name,
 		{MatchLabels: map[string]string{"tier": "gold", "kubernetes.io/metadata.name": "team-a"}},
 		{MatchLabels: map[string]string{"tier": "gold", "absent": "x"}},
 		requirement(metav1.LabelSelectorOpIn, "gold", "silver"),

@@ -62,11 +62,15 @@ func TestBadInput(t *testing.T) {
 		"truncated JSON":            {`{"apiVersion": "v1", "kind": "Node"`, 1, "not valid JSON"},
 		"binary":                    {"\x00\x01\x02\xff", 1, "binary"},
 		"an old API":                {replace("ResourceSlice", "resource.k8s.io/v1", "resource.k8s.io/v1beta1"), slice, "apiVersion: resource.k8s.io/v1beta1 is not read"},
-		"no such template": {replace("Pod", "spec:", "spec:\n  resourceClaims: [{name: other, resourceClaimTemplateName: missing}]"),
-			pod, `spec.resourceClaims[0]: ResourceClaimTemplate "missing", not found; add it to the input`},
-		"a claim of no class": {all + "\n---\napiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c, namespace: team-a}\nspec: {devices: {requests: [{name: r, exactly: {deviceClassName: none}}]}}\n---\n" +
-			"apiVersion: v1\nkind: Pod\nmetadata: {name: q, namespace: team-a}\nspec: {resourceClaims: [{name: c, resourceClaimName: c}], containers: [{name: m, image: x}]}\n",
-			len(documents) + 2, `DeviceClass "none", not found; add it to the input`},
+		"no such template": {
+			replace("Pod", "spec:", "spec:\n  resourceClaims: [{name: other, resourceClaimTemplateName: missing}]"),
+			pod, `spec.resourceClaims[0]: ResourceClaimTemplate "missing", not found; add it to the input`,
+		},
+		"a claim of no class": {
+			all + "\n---\napiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c, namespace: team-a}\nspec: {devices: {requests: [{name: r, exactly: {deviceClassName: none}}]}}\n---\n" +
+				"apiVersion: v1\nkind: Pod\nmetadata: {name: q, namespace: team-a}\nspec: {resourceClaims: [{name: c, resourceClaimName: c}], containers: [{name: m, image: x}]}\n",
+			len(documents) + 2, `DeviceClass "none", not found; add it to the input`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, t.TempDir(), "in.yaml", tc.text)

@@ -64,7 +64,7 @@ func conversion(name, short string, convert func(io.Reader) (printer, error)) *c
 		Long:  short + `. The file "-" is standard input; the result goes to standard output.`,
 		Args:  exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var in io.Reader = cmd.InOrStdin()
+			in := cmd.InOrStdin()
 			if args[0] != "-" {
 				f, err := os.Open(args[0])
 				if err != nil {
