@@ -46,8 +46,7 @@ func (r *run) detail(a *alternative, d *device, c code, at string) string {
 		_, detail := r.st.hardCheck(d, a)
 		return detail
 	case tierNotYetAllowed:
-		waited := r.now.Sub(r.prob.pod.obj.CreationTimestamp.Time)
-		return fmt.Sprintf("waited %s of %s", max(waited, 0).Truncate(time.Second), a.after)
+		return fmt.Sprintf("waited %s of %s", r.waited().Truncate(time.Second), a.after)
 	case inUse, reserved:
 		var holders []*hold
 		for _, h := range d.use.holds {

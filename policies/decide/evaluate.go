@@ -4,6 +4,7 @@ package decide
 
 import (
 	"slices"
+	"time"
 )
 
 // evaluation is what the checks of each device alone say for one alternative.
@@ -34,6 +35,12 @@ type example struct {
 	detail string
 }
 
+// waited is how long the Pod has waited. Clocks differ between machines: a Pod
+// that was created later than now has waited for no time, not for less.
+func (r *run) waited() time.Duration {
+	return max(r.now.Sub(r.prob.pod.obj.CreationTimestamp.Time), 0)
+}
+
 // evaluate checks every device of the fleet against one alternative.
 func (r *run) evaluate(a *alternative) *evaluation {
 	if ev := r.evals[a.place]; ev != nil {
@@ -44,7 +51,7 @@ func (r *run) evaluate(a *alternative) *evaluation {
 	if a.all {
 		ev.matching = make([]int32, len(r.nodes))
 	}
-	notYet := !r.relaxed && r.now.Sub(r.prob.pod.obj.CreationTimestamp.Time) < a.after
+	notYet := !r.relaxed && r.waited() < a.after
 	id := r.st.alternativeID(a)
 	for _, p := range r.st.poolOrder {
 		for _, s := range p.current {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -35,8 +36,24 @@ type resources struct{ cpu, memory, pods int64 }
 func (r *resources) add(o resources) { r.cpu += o.cpu; r.memory += o.memory; r.pods += o.pods }
 func (r *resources) sub(o resources) { r.cpu -= o.cpu; r.memory -= o.memory; r.pods -= o.pods }
 
+// most is more than any node has: larger amounts count as this much, so that
+// the sum over a node's Pods can't overflow.
+const most = 1 << 53
+
 func resourcesOf(list corev1.ResourceList) resources {
-	return resources{cpu: list.Cpu().MilliValue(), memory: list.Memory().Value(), pods: list.Pods().Value()}
+	return resources{
+		cpu:    milli(list.Cpu()),
+		memory: min(list.Memory().Value(), most),
+		pods:   min(list.Pods().Value(), most),
+	}
+}
+
+// milli is the quantity in thousandths, without overflow.
+func milli(q *resource.Quantity) int64 {
+	if q.Value() > most/1000 {
+		return most
+	}
+	return q.MilliValue()
 }
 
 func compareNodes(a, b *node) int { return cmp.Compare(a.name, b.name) }

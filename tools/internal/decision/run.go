@@ -64,6 +64,7 @@ func Run(set *manifest.Set, s Settings) ([]*decide.Decision, error) {
 		now = time.Unix(0, 0)
 	}
 	decisions := []*decide.Decision{}
+	named := newClaims(set)
 	for _, q := range queue(set) {
 		d, err := e.Decide(decide.Query{
 			Pod: types.NamespacedName{Namespace: q.pod.Namespace, Name: q.pod.Name},
@@ -74,6 +75,11 @@ func Run(set *manifest.Set, s Settings) ([]*decide.Decision, error) {
 		}
 		if err := e.Assume(d, false); err != nil {
 			return nil, blame(q.source, err)
+		}
+		for _, claim := range named.allocated(q.pod, d) {
+			if err := e.Put(claim); err != nil {
+				return nil, blame(q.source, err)
+			}
 		}
 		decisions = append(decisions, d)
 	}
