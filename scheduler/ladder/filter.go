@@ -73,9 +73,9 @@ func (p *Plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *corev1.P
 	}
 	for i := range scores {
 		if i == best {
-			scores[i].Score = fwk.MaxNodeScore
+			scores[i].Score = fwk.MaxScore
 		} else {
-			scores[i].Score = fwk.MinNodeScore
+			scores[i].Score = fwk.MinScore
 		}
 	}
 	return nil
