@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -145,10 +146,10 @@ func normal(message string) string {
 	return strings.ReplaceAll(message, "# InUse, # InUse", "# InUse")
 }
 
-// RecordName is the AllocationDecision's name: the same outcome of the same Pod
-// has the same name, so that it is never recorded twice.
-func RecordName(pod *corev1.Pod, key string) string {
-	suffix := "-" + digest(string(pod.UID), key)[:16]
+// RecordName is the AllocationDecision's name: the same outcome of the same Pod,
+// told as often before, has the same name, so that it is never recorded twice.
+func RecordName(pod *corev1.Pod, key string, before int) string {
+	suffix := "-" + digest(string(pod.UID), key, strconv.Itoa(before))[:16]
 	name := pod.Name
 	if longest := 253 - len(suffix); len(name) > longest {
 		name = strings.TrimRight(name[:longest], "-.")

@@ -97,14 +97,15 @@ func TestKeysTellOutcomesApart(t *testing.T) {
 
 func TestRecordName(t *testing.T) {
 	p := pod()
-	assert.Equal(t, RecordName(p, "k"), RecordName(p, "k"))
-	assert.NotEqual(t, RecordName(p, "k"), RecordName(p, "l"))
+	assert.Equal(t, RecordName(p, "k", 0), RecordName(p, "k", 0))
+	assert.NotEqual(t, RecordName(p, "k", 0), RecordName(p, "l", 0))
 	again := pod()
 	again.UID = "v"
-	assert.NotEqual(t, RecordName(p, "k"), RecordName(again, "k"), "a Pod of the same name is another Pod")
+	assert.NotEqual(t, RecordName(p, "k", 0), RecordName(again, "k", 0), "a Pod of the same name is another Pod")
 	p.Name = strings.Repeat("a", 235) + "-.-.-.-.-.-.-.-.-z"
-	assert.LessOrEqual(t, len(RecordName(p, "k")), 253)
-	assert.NotContains(t, RecordName(p, "k"), ".-"+digest("u", "k")[:16])
+	assert.LessOrEqual(t, len(RecordName(p, "k", 0)), 253)
+	assert.NotContains(t, RecordName(p, "k", 0), ".-")
+	assert.NotEqual(t, RecordName(p, "k", 0), RecordName(p, "k", 1), "an outcome that came back is another record")
 }
 
 // records is a Recorder that fails when it is told to.
@@ -188,12 +189,29 @@ func TestPublishTellsOnce(t *testing.T) {
 	assert.Len(t, h.patches(), 2)
 	assert.Contains(t, <-h.events.Events, "Normal AcceleratorAllocated H100")
 
-	// Back to an outcome that was told before: the condition must say so, but
-	// that is no news.
+	// Back to an outcome that was told before: the condition must say so and the
+	// newest record be of it, but that is no news.
 	h.publish(t, OfDecision(pod(), inUse))
-	assert.Len(t, h.records.names, 2)
+	require.Len(t, h.records.names, 3)
+	assert.NotEqual(t, h.records.names[0], h.records.names[2])
 	assert.Len(t, h.patches(), 3)
 	assert.Empty(t, h.events.Events)
+}
+
+// The Pod at hand still says what held before the outcome that was told last.
+func TestPublishDoesNotTrustAnOldPod(t *testing.T) {
+	old := pod()
+	old.Status.Conditions = []corev1.PodCondition{{
+		Type: v1alpha1.ConditionAccelerator, Status: corev1.ConditionFalse, Reason: ReasonPending,
+		Message: "no tier can be met now: h100 (4 InUse)",
+	}}
+	h := newHarness(t, old)
+	inUse := pendingFor(v1alpha1.Rejection{Code: v1alpha1.ReasonInUse, Count: 4})
+	withdrawn := OfFailure(old, v1alpha1.FailurePolicyInvalid, "revision 1 is withdrawn")
+	h.publish(t, OfDecision(old, inUse), withdrawn)
+	require.Len(t, h.patches(), 1)
+	h.publish(t, OfDecision(old, inUse))
+	assert.Len(t, h.patches(), 2, "the condition says the withdrawn revision until it is written again")
 }
 
 // After a restart the Pod's condition says what was told.

@@ -49,8 +49,10 @@ type Publisher struct {
 
 	mu    sync.Mutex
 	tasks map[string]task
-	told  map[types.UID]map[string]bool
-	last  map[types.UID]string
+	// told counts how often an outcome of a Pod has been told; last is the
+	// newest one.
+	told map[types.UID]map[string]int
+	last map[types.UID]string
 }
 
 // task is one write; only the newest of a name is kept.
@@ -69,7 +71,7 @@ func NewPublisher(client kubernetes.Interface, recorder Recorder, c clock.Passiv
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstDelay, longestWait)),
 		tasks: map[string]task{},
-		told:  map[types.UID]map[string]bool{},
+		told:  map[types.UID]map[string]int{},
 		last:  map[types.UID]string{},
 	}
 }
@@ -88,36 +90,41 @@ func (p *Publisher) Run(ctx context.Context) {
 	group.Wait()
 }
 
-// Publish tells an outcome: once, however often it is published. The Event goes
-// out through events, which belongs to the Pod's scheduler profile.
+// Publish tells an outcome: once, however often it is published in a row. One
+// that comes back after another is recorded again, so that the newest record is
+// what holds now, but has no second Event. The Event goes out through recorder,
+// which belongs to the Pod's scheduler profile.
 func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 	p.mu.Lock()
-	if p.last[o.Pod.UID] == o.key {
+	last, changed := p.last[o.Pod.UID]
+	if last == o.key {
 		p.mu.Unlock()
 		return
 	}
 	p.last[o.Pod.UID] = o.key
 	if p.told[o.Pod.UID] == nil {
-		p.told[o.Pod.UID] = map[string]bool{}
+		p.told[o.Pod.UID] = map[string]int{}
 	}
-	repeated := p.told[o.Pod.UID][o.key]
-	p.told[o.Pod.UID][o.key] = true
+	before := p.told[o.Pod.UID][o.key]
+	p.told[o.Pod.UID][o.key]++
 	p.mu.Unlock()
 
-	if o.Decision != nil && !repeated {
-		record := recordOf(o)
+	if o.Decision != nil {
+		record := recordOf(o, before)
 		p.add("record/"+record.Namespace+"/"+record.Name, func(ctx context.Context) error {
 			return p.recorder.Create(ctx, record)
 		})
 	}
-	if existing := conditionOf(o.Pod); existing != nil && existing.Status == o.Status && existing.Reason == o.Reason && sameMessage(existing.Message, o.Message) {
+	// The Pod at hand may be older than what was told last: only where nothing
+	// has been told since the start does its condition say what users see.
+	if existing := conditionOf(o.Pod); !changed && existing != nil && existing.Status == o.Status && existing.Reason == o.Reason && sameMessage(existing.Message, o.Message) {
 		return
 	}
 	now := metav1.NewTime(p.clock.Now())
 	p.add("condition/"+string(o.Pod.UID), func(ctx context.Context) error {
 		return p.patchCondition(ctx, o, now)
 	})
-	if !repeated {
+	if before == 0 {
 		kind := corev1.EventTypeNormal
 		if o.Status != corev1.ConditionTrue {
 			kind = corev1.EventTypeWarning
@@ -232,11 +239,12 @@ func (p *Publisher) patchCondition(ctx context.Context, o Outcome, now metav1.Ti
 	return nil
 }
 
-func recordOf(o Outcome) *v1alpha1.AllocationDecision {
+// recordOf is the record of an outcome that was told so many times before.
+func recordOf(o Outcome, before int) *v1alpha1.AllocationDecision {
 	record := &v1alpha1.AllocationDecision{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: o.Pod.Namespace,
-			Name:      RecordName(o.Pod, o.key),
+			Name:      RecordName(o.Pod, o.key, before),
 		},
 		Spec: *o.Decision.AllocationDecisionSpec.DeepCopy(),
 	}
