@@ -2,6 +2,7 @@ package targets
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 )
 
@@ -18,12 +19,11 @@ func Lint(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	var errs []error
 	for _, m := range modules() {
-		if err := step("linting "+m, func() error {
+		errs = append(errs, step("linting "+m, func() error {
 			return cmd(linter, "run", "--allow-parallel-runners", "--config", filepath.Join(root, ".golangci.yaml"), "./...").in(m).run(ctx)
-		}); err != nil {
-			return err
-		}
+		}))
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -58,10 +58,11 @@ func (l layout) data(name string) string {
 func (l layout) logs() string             { return filepath.Join(l.dir, "logs") }
 func (l layout) log(part string) string   { return filepath.Join(l.logs(), part+".log") }
 func (l layout) kubeconfig(u user) string { return filepath.Join(l.dir, "kubeconfig", u.file+".yaml") }
-func (l layout) journal() string          { return filepath.Join(l.dir, "journal", "journal.jsonl") }
-func (l layout) url(part string) string   { return "https://" + loopback(l.ports[part]) }
-func (l layout) port(part string) string  { return strconv.Itoa(l.ports[part]) }
-func (l layout) server() string           { return l.url(APIServer) }
+
+func (l layout) journal() string         { return filepath.Join(l.dir, "journal", "journal.jsonl") }
+func (l layout) url(part string) string  { return "https://" + loopback(l.ports[part]) }
+func (l layout) port(part string) string { return strconv.Itoa(l.ports[part]) }
+func (l layout) server() string          { return l.url(APIServer) }
 func (l layout) httpReady(part string) string {
 	return "http://" + loopback(l.ports[part]) + "/readyz"
 }
