@@ -36,9 +36,14 @@ type example struct {
 }
 
 // waited is how long the Pod has waited. Clocks differ between machines: a Pod
-// that was created later than now has waited for no time, not for less.
+// that was created later than now has waited for no time, not for less; and so
+// has one that was never created, in a manifest.
 func (r *run) waited() time.Duration {
-	return max(r.now.Sub(r.prob.pod.obj.CreationTimestamp.Time), 0)
+	created := r.prob.pod.obj.CreationTimestamp
+	if created.IsZero() {
+		return 0
+	}
+	return max(r.now.Sub(created.Time), 0)
 }
 
 // evaluate checks every device of the fleet against one alternative.

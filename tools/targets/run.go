@@ -7,7 +7,7 @@ import (
 )
 
 // Demo brings up a control plane with a small mixed fleet, places a dozen Pods
-// of two tenants, explains two of the decisions, frees devices, replays the
+// of two tenants, explains three of the decisions, frees a device, replays the
 // record and tears everything down.
 func Demo(ctx context.Context) error {
 	return cmd("go", "run", "./e2e/cmd/ladder-lab", "demo").run(ctx)

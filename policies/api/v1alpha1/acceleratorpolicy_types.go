@@ -11,7 +11,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=ladder,shortName=acp
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="Tiers",type=string,JSONPath=`.spec.tiers[*].name`
+// +kubebuilder:printcolumn:name="First tier",type=string,JSONPath=`.spec.tiers[0].name`
 // +kubebuilder:printcolumn:name="Revision",type=integer,JSONPath=`.status.activeRevision`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

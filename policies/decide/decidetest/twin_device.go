@@ -49,6 +49,9 @@ func (w *world) checkTier(d *device, alt *alternative) v1alpha1.Reason {
 		return r
 	}
 	waited := w.question.Now.Sub(w.pod.CreationTimestamp.Time)
+	if w.pod.CreationTimestamp.IsZero() {
+		waited = 0 // never created: it begins to wait now
+	}
 	if !w.relaxed && alt.after > 0 && waited < alt.after {
 		return v1alpha1.ReasonTierNotYetAllowed
 	}

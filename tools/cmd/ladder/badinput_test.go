@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // sound is an input that is decided; the bad ones are made from it.
@@ -108,11 +107,7 @@ func TestBadInputOf50MB(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, t.TempDir(), "big.yaml", strings.Repeat(unit, size/len(unit)))
-			start := time.Now()
 			refused(t, ladder(t, "decide", "-f", path), "big.yaml: document ", "limit of 32 MiB")
-			if took := time.Since(start); took > 10*time.Second {
-				t.Errorf("it took %v", took)
-			}
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,5 +33,29 @@ func TestRegressionHugeRequests(t *testing.T) {
 	r := ladder(t, "decide", "-f", regression("huge-cpu")).want(t, 3)
 	if !strings.Contains(r.stdout, "NodeUnsuitable") {
 		t.Errorf("want NodeUnsuitable:\n%s", r.stdout)
+	}
+}
+
+// A Pod written by hand has no creationTimestamp: it begins to wait now, not
+// at the beginning of time.
+func TestRegressionNeverCreated(t *testing.T) {
+	content, err := os.ReadFile(regression("clock-skew"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := string(content)
+	for old, replacement := range map[string]string{
+		`"creationTimestamp": "2026-11-01T00:00:01Z", `: "",
+		`{"name": "h100", "models": ["H100"]}`:          `{"name": "h100", "models": ["H100"], "after": "10m"}`,
+		`{"name": "a100", "models": ["A100"]}`:          `{"name": "a100", "models": ["A100"]}`,
+	} {
+		if !strings.Contains(in, old) {
+			t.Fatalf("the manifest lacks %s", old)
+		}
+		in = strings.ReplaceAll(in, old, replacement)
+	}
+	r := ladder(t, "decide", "-f", write(t, t.TempDir(), "in.yaml", in), "--now", "2026-11-01T00:00:00Z", "-o", "json").want(t, 0)
+	if got := pods(t, r); got != "p:a100" {
+		t.Errorf("decided %q, want p:a100", got)
 	}
 }

@@ -42,10 +42,12 @@ func NewDecideCommand(s command.Streams) *cobra.Command {
 for devices in order of priority (higher first), creation, namespace and name,
 and decides them one after another. No cluster is needed or changed.
 
-The same input gives the same bytes, in whatever order its documents stand.
-Exit code 0: every Pod got its devices; 3: some did not; 2: bad input.`,
+The same input gives the same bytes, in whatever order its documents stand. A
+Pod without a creationTimestamp counts as created at the evaluation time.
+Exit code 0: every Pod got its devices, or none waits; 3: some did not; 2: bad
+input.`,
 		Example: `  # What would the cluster decide now?
-  kubectl get nodes,pods,resourceslices,deviceclasses,resourceclaims,acceleratorpolicies -A -o yaml | {{ladder}} decide -f -
+  kubectl get nodes,namespaces,pods,resourceslices,devicetaintrules,deviceclasses,resourceclaims,acceleratorpolicies,policyrevisions,tenantquotas -A -o yaml | {{ladder}} decide -f -
 
   # The same an hour later, with every device in the evidence, for a program
   {{ladder}} decide -f cluster.yaml --now 2026-11-01T01:00:00Z --all -o json

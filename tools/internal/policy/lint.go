@@ -45,7 +45,7 @@ surprising order, tenants whose quota fits no tier.
 
 Exit code 0: no mistake; 1: a mistake, or with --strict a warning; 2: a file
 can't be read.`,
-		Example: `  {{ladder}} policy lint policies/
+		Example: `  {{ladder}} policy lint my-policies/
   {{ladder}} policy lint h100-first.yaml --strict -o json`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, paths []string) error {

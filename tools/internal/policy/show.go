@@ -42,7 +42,7 @@ func newShowCommand(s command.Streams) *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show a policy: its tiers, constraints, revisions and hash",
 		Example: `  {{ladder}} policy show h100-first
-  {{ladder}} policy show h100-first -f policies/ -o yaml`,
+  {{ladder}} policy show h100-first -f my-policies/ -o yaml`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, revisions, err := findPolicy(cmd.Context(), files, flags, s, args[0])

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -194,6 +195,9 @@ func tellUse(w io.Writer, s lab.State) {
 	kubeconfig := s.Kubeconfig
 	if s.Copy != "" {
 		kubeconfig = s.Copy
+	}
+	if whole, err := filepath.Abs(kubeconfig); err == nil {
+		kubeconfig = whole
 	}
 	fmt.Fprintf(w, "export KUBECONFIG=%s\n", kubeconfig)
 	fmt.Fprintln(w, "then for example: kubectl get nodes,resourceslices")
