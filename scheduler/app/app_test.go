@@ -110,6 +110,36 @@ func TestJournalRotates(t *testing.T) {
 	assert.Len(t, files, 3)
 }
 
+// A rotation that fails leaves the present file in its place, and is tried
+// again only after a while.
+func TestJournalStaysWhereRotationFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.jsonl")
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	e, err := newEngine(path, now, klog.Background())
+	require.NoError(t, err)
+	j := e.(*journaled)
+	j.limit = 1
+	require.NoError(t, e.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "before"}}))
+	require.NoError(t, os.Mkdir(path+".next", 0o755))
+	j.Maintain(now)
+	require.NoError(t, os.Remove(path+".next"))
+
+	require.NoError(t, e.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "after"}}))
+	j.Maintain(now.Add(time.Second))
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "before")
+	assert.Contains(t, string(text), "after")
+	files, err := filepath.Glob(path + "*")
+	require.NoError(t, err)
+	assert.Equal(t, []string{path}, files)
+
+	j.Maintain(now.Add(2 * retryRotation))
+	files, err = filepath.Glob(path + "*")
+	require.NoError(t, err)
+	assert.Len(t, files, 2)
+}
+
 func TestJournalInAFolderThatIsNotThere(t *testing.T) {
 	_, err := newEngine(filepath.Join(t.TempDir(), "no", "journal"), time.Unix(0, 0), klog.Background())
 	assert.ErrorContains(t, err, "beginning the journal")

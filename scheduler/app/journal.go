@@ -48,7 +48,12 @@ type journaled struct {
 	file   *journalFile
 	logger klog.Logger
 	failed bool
+	// retry is when rotating may be tried again after it failed.
+	retry time.Time
 }
+
+// retryRotation is the wait after a rotation that failed.
+const retryRotation = time.Minute
 
 // journalFile counts what is written to it.
 type journalFile struct {
@@ -64,22 +69,29 @@ func (f *journalFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// open begins a file; one that is there already is kept under its time.
+// open begins the journal; one that is there already is kept under its time.
 func (e *journaled) open(now time.Time) (*journalFile, error) {
-	name := filepath.Base(e.path)
-	if _, err := os.Stat(e.path); err == nil {
-		kept := e.path + "." + now.UTC().Format("20060102T150405.000")
-		if err := os.Rename(e.path, kept); err != nil {
-			return nil, fmt.Errorf("keeping the last journal, %w", err)
-		}
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("looking for the last journal, %w", err)
+	if err := e.keep(now); err != nil {
+		return nil, err
 	}
-	file, err := os.OpenFile(e.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640)
+	return e.create(e.path, os.O_EXCL, now)
+}
+
+// keep gives the present file, if there is one, a name of its own.
+func (e *journaled) keep(now time.Time) error {
+	err := os.Rename(e.path, e.path+"."+now.UTC().Format("20060102T150405.000"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("keeping the last journal, %w", err)
+	}
+	return nil
+}
+
+func (e *journaled) create(path string, flag int, now time.Time) (*journalFile, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|flag, 0o640)
 	if err != nil {
 		return nil, fmt.Errorf("beginning the journal, %w", err)
 	}
-	return &journalFile{WriteCloser: file, name: name + "@" + now.UTC().Format(time.RFC3339Nano)}, nil
+	return &journalFile{WriteCloser: file, name: filepath.Base(e.path) + "@" + now.UTC().Format(time.RFC3339Nano)}, nil
 }
 
 // Maintain implements ladder.Maintained.
@@ -90,26 +102,33 @@ func (e *journaled) Maintain(now time.Time) {
 		}
 		e.failed = true
 	}
-	if e.file.size < e.limit && !e.failed {
+	if e.file.size < e.limit && !e.failed || now.Before(e.retry) {
 		return
 	}
 	if err := e.rotate(now); err != nil {
 		e.logger.Error(err, "Journal not rotated", "file", e.path)
+		e.retry = now.Add(retryRotation)
 		return
 	}
 	e.failed = false
 }
 
-// rotate goes on in a new file that begins with a snapshot.
+// rotate goes on in a new file that begins with a snapshot. The present file
+// keeps its name until the new one is whole.
 func (e *journaled) rotate(now time.Time) error {
 	last := e.file
-	next, err := e.open(now)
+	path := e.path + ".next"
+	next, err := e.create(path, os.O_TRUNC, now)
 	if err != nil {
 		return err
 	}
 	if err := e.Rotate(next.name, next); err != nil {
-		return errors.Join(err, next.Close())
+		return errors.Join(err, next.Close(), os.Remove(path))
 	}
 	e.file = next
-	return last.Close()
+	err = e.keep(now)
+	if err == nil {
+		err = os.Rename(path, e.path)
+	}
+	return errors.Join(err, last.Close())
 }
