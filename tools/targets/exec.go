@@ -121,3 +121,16 @@ func pinnedTool(ctx context.Context, module, pkg string) (string, error) {
 	err = cmd("go", "build", "-o", bin, pkg).in(filepath.Join("tools", module)).with("GOWORK=off", "GOFLAGS=").run(ctx)
 	return bin, err
 }
+
+// ladderLab builds the program ladder-lab and returns how to run it.
+func ladderLab(ctx context.Context) (func(args ...string) command, error) {
+	root, err := repositoryRoot()
+	if err != nil {
+		return nil, err
+	}
+	bin := filepath.Join(root, ".cache", "bin", "ladder-lab")
+	err = step("building ladder-lab (some minutes the first time)", func() error {
+		return cmd("go", "build", "-o", bin, "./e2e/cmd/ladder-lab").run(ctx)
+	})
+	return func(args ...string) command { return cmd(append([]string{bin}, args...)...) }, err
+}

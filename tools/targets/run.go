@@ -10,13 +10,21 @@ import (
 // of two tenants, explains three of the decisions, frees a device, replays the
 // record and tears everything down.
 func Demo(ctx context.Context) error {
-	return cmd("go", "run", "./e2e/cmd/ladder-lab", "demo").run(ctx)
+	lab, err := ladderLab(ctx)
+	if err != nil {
+		return err
+	}
+	return lab("demo").run(ctx)
 }
 
 // Placement compares Ladder with the stock scheduler in the lab: 160 Pods, 500
 // nodes of which 20 carry H100, ten runs. The report goes to docs/reports.
 func Placement(ctx context.Context) error {
-	return cmd("go", "run", "./e2e/cmd/ladder-lab", "placement", "--report", "docs/reports/placement.md").run(ctx)
+	lab, err := ladderLab(ctx)
+	if err != nil {
+		return err
+	}
+	return lab("placement", "--report", "docs/reports/placement.md").run(ctx)
 }
 
 // Bench runs the benchmarks of the decision engine beside its peer.

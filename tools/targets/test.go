@@ -53,15 +53,20 @@ func Golden(ctx context.Context) error {
 
 // controlPlane builds etcd, kube-apiserver and the rest, and returns their folder.
 func controlPlane(ctx context.Context) (dir string, err error) {
+	lab, err := ladderLab(ctx)
+	if err != nil {
+		return "", err
+	}
 	err = step("building the control plane", func() error {
 		all := []string{
+			"binaries",
 			"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok",
 			"ladder-scheduler", "ladder-controller", "ladder-fake-driver", "ladder",
 		}
-		if err := cmd(append([]string{"go", "run", "./e2e/cmd/ladder-lab", "binaries"}, all...)...).run(ctx); err != nil {
+		if err := lab(all...).run(ctx); err != nil {
 			return err
 		}
-		dir, err = cmd("go", "run", "./e2e/cmd/ladder-lab", "binaries", "--dir", "etcd", "kube-apiserver", "kubectl").output(ctx)
+		dir, err = lab("binaries", "--dir", "etcd", "kube-apiserver", "kubectl").output(ctx)
 		dir = strings.TrimSpace(dir)
 		return err
 	})
