@@ -122,7 +122,9 @@ func pinnedTool(ctx context.Context, module, pkg string) (string, error) {
 	return bin, err
 }
 
-// ladderLab builds the program ladder-lab and returns how to run it.
+// ladderLab builds the program ladder-lab and returns how to run it. The flags
+// are those with which ladder-lab builds the other programs, so that they share
+// what is compiled.
 func ladderLab(ctx context.Context) (func(args ...string) command, error) {
 	root, err := repositoryRoot()
 	if err != nil {
@@ -130,7 +132,7 @@ func ladderLab(ctx context.Context) (func(args ...string) command, error) {
 	}
 	bin := filepath.Join(root, ".cache", "bin", "ladder-lab")
 	err = step("building ladder-lab (some minutes the first time)", func() error {
-		return cmd("go", "build", "-o", bin, "./e2e/cmd/ladder-lab").run(ctx)
+		return cmd("go", "build", "-trimpath", "-o", bin, "./e2e/cmd/ladder-lab").with("CGO_ENABLED=0").run(ctx)
 	})
 	return func(args ...string) command { return cmd(append([]string{bin}, args...)...) }, err
 }
