@@ -87,7 +87,7 @@ func Ensure(ctx context.Context, progress io.Writer, names ...string) (*Set, err
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{cache: cache, progress: &lineWriter{w: progress}, run: runGo}
+	b := &builder{cache: cache, progress: SerialWriter(progress), run: runGo}
 	set := &Set{paths: map[string]string{}}
 	for _, p := range wanted {
 		path, err := b.ensure(ctx, p)
@@ -168,16 +168,19 @@ func link(cache string, s *Set) (string, error) {
 	return dir, nil
 }
 
-// lineWriter lets the builder and its heartbeat write to one place.
-type lineWriter struct {
+// SerialWriter returns a writer to w that several goroutines may use, so that
+// steps that run at once can tell their progress.
+func SerialWriter(w io.Writer) io.Writer { return &serialWriter{w: w} }
+
+type serialWriter struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-func (l *lineWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
+func (s *serialWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
 }
 
 func lines(b []byte) []string { return strings.Split(strings.TrimRight(string(b), "\n"), "\n") }

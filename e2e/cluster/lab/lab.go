@@ -13,7 +13,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,7 +71,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts.Progress = &serialWriter{w: opts.Progress}
+	opts.Progress = binaries.SerialWriter(opts.Progress)
 	l := &Lab{opts: opts, failed: make(chan error, 1), started: time.Now()}
 	upCtx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
@@ -419,16 +418,4 @@ func environment(home string) []string {
 		}
 	}
 	return env
-}
-
-// serialWriter lets steps that run at once tell their progress.
-type serialWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (s *serialWriter) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.w.Write(p)
 }
