@@ -1,5 +1,5 @@
-// Package fake is the inventory of a node that does not exist: the boards that
-// a fleet file gives it, and faults by request.
+// Package fake is the hardware of nodes that have none: [Inventory] is a node
+// of a fleet file, [Hardware] a real node that is labelled with a tier.
 package fake
 
 import (
@@ -18,11 +18,11 @@ import (
 type Inventory struct {
 	changed chan struct{}
 
-	mu      sync.Mutex
-	devices []resourcev1.Device
+	mu   sync.Mutex
+	pool inventory.Pool
 }
 
-var _ inventory.Inventory = &Inventory{}
+var _ inventory.Source = &Inventory{}
 
 // New returns the inventory of a node of a fleet. It fails if the fleet has no
 // such node.
@@ -31,21 +31,17 @@ func New(f *fleet.Fleet, node string) (*Inventory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making inventory, %w", err)
 	}
-	return &Inventory{changed: make(chan struct{}, 1), devices: devices}, nil
+	return &Inventory{changed: make(chan struct{}, 1), pool: inventory.Pool{Devices: devices}}, nil
 }
 
-// Devices implements [inventory.Inventory].
-func (i *Inventory) Devices(context.Context) ([]resourcev1.Device, error) {
+// Pool implements [inventory.Source].
+func (i *Inventory) Pool(context.Context) (inventory.Pool, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	devices := make([]resourcev1.Device, len(i.devices))
-	for n := range i.devices {
-		i.devices[n].DeepCopyInto(&devices[n])
-	}
-	return devices, nil
+	return i.pool.DeepCopy(), nil
 }
 
-// Changed implements [inventory.Inventory].
+// Changed implements [inventory.Source].
 func (i *Inventory) Changed() <-chan struct{} { return i.changed }
 
 // SetTaints makes the device carry exactly these taints: a fault, or with none
@@ -53,11 +49,11 @@ func (i *Inventory) Changed() <-chan struct{} { return i.changed }
 func (i *Inventory) SetTaints(device string, taints ...resourcev1.DeviceTaint) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	n := slices.IndexFunc(i.devices, func(d resourcev1.Device) bool { return d.Name == device })
+	n := slices.IndexFunc(i.pool.Devices, func(d resourcev1.Device) bool { return d.Name == device })
 	if n < 0 {
 		return fmt.Errorf("tainting device, there is no %q", device)
 	}
-	i.devices[n].Taints = slices.Clone(taints)
+	i.pool.Devices[n].Taints = slices.Clone(taints)
 	select {
 	case i.changed <- struct{}{}:
 	default: // one signal is waiting already and will see this change too

@@ -25,11 +25,11 @@ func TestDevicesAreThoseOfTheFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := inventoryOf(t, 12).Devices(t.Context())
+	got, err := inventoryOf(t, 12).Pool(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(got, want) {
+	if !reflect.DeepEqual(got.Devices, want) || len(got.SharedCounters) != 0 {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -42,11 +42,11 @@ func TestUnknownNode(t *testing.T) {
 
 func TestDevicesBelongToTheCaller(t *testing.T) {
 	i := inventoryOf(t, 1)
-	first, _ := i.Devices(t.Context())
-	first[0].Name = "other"
-	first[0].Attributes[fleet.AttributeModel] = resourcev1.DeviceAttribute{}
-	second, _ := i.Devices(t.Context())
-	if second[0].Name != "gpu-0" || second[0].Attributes[fleet.AttributeModel].StringValue == nil {
+	first, _ := i.Pool(t.Context())
+	first.Devices[0].Name = "other"
+	first.Devices[0].Attributes[fleet.AttributeModel] = resourcev1.DeviceAttribute{}
+	second, _ := i.Pool(t.Context())
+	if second.Devices[0].Name != "gpu-0" || second.Devices[0].Attributes[fleet.AttributeModel].StringValue == nil {
 		t.Error("a caller changed the inventory")
 	}
 }
@@ -65,15 +65,15 @@ func TestTaintsAreToldOnceAndSeen(t *testing.T) {
 		t.Error("changes before the first reading were told twice")
 	default:
 	}
-	devices, _ := i.Devices(t.Context())
-	if len(devices[0].Taints) != 0 || len(devices[1].Taints) != 1 || devices[1].Taints[0].Key != taint.Key {
-		t.Errorf("unexpected taints %v and %v", devices[0].Taints, devices[1].Taints)
+	pool, _ := i.Pool(t.Context())
+	if len(pool.Devices[0].Taints) != 0 || len(pool.Devices[1].Taints) != 1 || pool.Devices[1].Taints[0].Key != taint.Key {
+		t.Errorf("unexpected taints %v and %v", pool.Devices[0].Taints, pool.Devices[1].Taints)
 	}
 	if err := i.SetTaints("gpu-1"); err != nil {
 		t.Fatal(err)
 	}
 	<-i.Changed()
-	if devices, _ = i.Devices(t.Context()); len(devices[1].Taints) != 0 {
+	if pool, _ = i.Pool(t.Context()); len(pool.Devices[1].Taints) != 0 {
 		t.Error("the taint stayed")
 	}
 	if err := i.SetTaints("gpu-7", taint); err == nil {
@@ -91,7 +91,7 @@ func TestConcurrentUse(t *testing.T) {
 				if err := i.SetTaints("gpu-3", resourcev1.DeviceTaint{Key: "example.com/bad"}); err != nil {
 					t.Error(err)
 				}
-				if _, err := i.Devices(t.Context()); err != nil {
+				if _, err := i.Pool(t.Context()); err != nil {
 					t.Error(err)
 				}
 			}

@@ -24,7 +24,7 @@ import (
 // restarted; they are owned by the Node object and go with it. It returns nil
 // when ctx is done, and an error when the node does not exist, its inventory
 // can't be read, or the library reports something that no retry mends.
-func Node(ctx context.Context, client kubernetes.Interface, node string, hardware inventory.Inventory) error {
+func Node(ctx context.Context, client kubernetes.Interface, node string, hardware inventory.Source) error {
 	object, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("looking up node %s, %w", node, err)
@@ -46,11 +46,11 @@ func Node(ctx context.Context, client kubernetes.Interface, node string, hardwar
 	}
 	defer helper.Stop()
 	for {
-		devices, err := hardware.Devices(running)
+		pool, err := hardware.Pool(running)
 		if err != nil {
 			return fmt.Errorf("reading inventory of node %s, %w", node, err)
 		}
-		if err := helper.PublishResources(running, Resources(node, devices)); err != nil {
+		if err := helper.PublishResources(running, Resources(node, pool)); err != nil {
 			return fmt.Errorf("publishing node %s, %w", node, err)
 		}
 		select {

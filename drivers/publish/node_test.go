@@ -36,7 +36,7 @@ func generateNames(client *clientfake.Clientset) {
 
 // startNode runs [Node] for the test's duration, or until stop is called,
 // which returns what Node returned.
-func startNode(t *testing.T, client *clientfake.Clientset, node string, hardware inventory.Inventory) (stop func() error) {
+func startNode(t *testing.T, client *clientfake.Clientset, node string, hardware inventory.Source) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -177,11 +177,11 @@ func TestNodeFailsWithoutTheNode(t *testing.T) {
 	}
 }
 
-type broken struct{ inventory.Inventory }
+type broken struct{ inventory.Source }
 
 var errBroken = errors.New("the bus is gone")
 
-func (broken) Devices(context.Context) ([]resourcev1.Device, error) { return nil, errBroken }
+func (broken) Pool(context.Context) (inventory.Pool, error) { return inventory.Pool{}, errBroken }
 
 func TestNodeFailsWithItsInventory(t *testing.T) {
 	client := cluster(t, testFleet(1, 1))
@@ -201,16 +201,18 @@ func TestHandleErrorEndsOnWhatNoRetryMends(t *testing.T) {
 
 func TestResources(t *testing.T) {
 	for _, test := range []struct {
-		gpus    int
-		tainted bool
-		want    string
+		gpus     int
+		tainted  bool
+		counters int
+		want     string
 	}{
-		{0, false, "[0]"},
-		{1, false, "[1]"},
-		{128, false, "[128]"},
-		{129, false, "[128 1]"},
-		{64, true, "[64]"},
-		{129, true, "[64 64 1]"},
+		{0, false, 0, "[0]"},
+		{1, false, 0, "[1]"},
+		{128, false, 0, "[128]"},
+		{129, false, 0, "[128 1]"},
+		{64, true, 0, "[64]"},
+		{129, true, 0, "[64 64 1]"},
+		{70, false, 9, "[0 0 64 6]"},
 	} {
 		var devices []resourcev1.Device
 		if test.gpus > 0 {
@@ -222,8 +224,12 @@ func TestResources(t *testing.T) {
 		if test.tainted {
 			devices[0].Taints = []resourcev1.DeviceTaint{{Key: "example.com/bad"}}
 		}
+		hardware := inventory.Pool{Devices: devices, SharedCounters: make([]resourcev1.CounterSet, test.counters)}
+		if test.counters > 0 {
+			devices[0].ConsumesCounters = []resourcev1.DeviceCounterConsumption{{CounterSet: "c"}}
+		}
 		var sizes []int
-		pool := Resources("p", devices).Pools["p"]
+		pool := Resources("p", hardware).Pools["p"]
 		for _, slice := range pool.Slices {
 			sizes = append(sizes, len(slice.Devices))
 		}
