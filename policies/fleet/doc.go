@@ -22,6 +22,9 @@
 // devices: the allocator of Kubernetes, which takes slices by name and devices
 // as listed, then goes through a pool in the order of Ladder's own contract.
 //
+// A group with `mig` has its boards partitioned as NVIDIA's driver publishes
+// it, for good (`mig: {layout: [3g.40gb, 4g.40gb]}`) or on demand (`mig: {}`).
+//
 // Everything is a function of the file alone: the same file gives the same
 // bytes on every machine.
 //

@@ -76,6 +76,8 @@ type Group struct {
 	// DriverVersion is the version of NVIDIA's driver, such as "550.163.01", in
 	// place of the one that the board was seen with.
 	DriverVersion string `json:"driverVersion,omitempty"`
+	// MIG partitions the boards. Without it they are whole.
+	MIG *MIG `json:"mig,omitempty"`
 	// Labels are added to each node.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Taints are those of each node.
@@ -116,11 +118,15 @@ func (g *Group) Default() {
 		g.Pods = DefaultPods
 	}
 	if g.NUMANodes == 0 {
-		g.NUMANodes = 1
-		if g.GPUs >= twoSocketsFromGPU {
-			g.NUMANodes = 2
-		}
+		g.NUMANodes = defaultNUMANodes(g.GPUs)
 	}
+}
+
+func defaultNUMANodes(gpus int) int {
+	if gpus >= twoSocketsFromGPU {
+		return 2
+	}
+	return 1
 }
 
 // NodeName is the name of a node of the group, counted from 0.
@@ -148,11 +154,11 @@ func (f *Fleet) NodeCount() int {
 	return count
 }
 
-// DeviceCount is the number of GPUs of all nodes.
+// DeviceCount is the number of devices of all nodes: GPUs and partitions.
 func (f *Fleet) DeviceCount() int {
 	count := 0
 	for i := range f.Groups {
-		count += f.Groups[i].Nodes * f.Groups[i].GPUs
+		count += f.Groups[i].Nodes * f.Groups[i].GPUs * f.Groups[i].devicesPerGPU()
 	}
 	return count
 }

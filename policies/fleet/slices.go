@@ -5,8 +5,7 @@ package fleet
 import (
 	"crypto/sha256"
 	"fmt"
-	"slices"
-	"strings"
+	"strconv"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -43,7 +42,10 @@ func (f *Fleet) Slices() []*resourcev1.ResourceSlice {
 		group := &f.Groups[i]
 		for n := range group.Nodes {
 			name := group.NodeName(n)
-			all = append(all, poolSlices(name, f.devices(group, name))...)
+			pool := f.pool(group, name)
+			if len(pool.Devices) > 0 {
+				all = append(all, poolSlices(name, pool.Parts())...)
+			}
 		}
 	}
 	return all
@@ -52,23 +54,11 @@ func (f *Fleet) Slices() []*resourcev1.ResourceSlice {
 // Devices returns the devices of one node, as they are listed in its pool. It
 // fails if the fleet has no such node.
 func (f *Fleet) Devices(node string) ([]resourcev1.Device, error) {
-	for i := range f.Groups {
-		group := &f.Groups[i]
-		if !strings.HasPrefix(node, group.Name+"-") {
-			continue
-		}
-		for n := range group.Nodes {
-			if group.NodeName(n) == node {
-				return f.devices(group, node), nil
-			}
-		}
-	}
-	return nil, fmt.Errorf("the fleet has no node %q", node)
+	pool, err := f.PoolOf(node)
+	return pool.Devices, err
 }
 
-// poolSlices splits devices over as many slices as the API asks for.
-func poolSlices(node string, devices []resourcev1.Device) []*resourcev1.ResourceSlice {
-	parts := slices.Collect(slices.Chunk(devices, resourcev1.ResourceSliceMaxDevices))
+func poolSlices(node string, parts []Part) []*resourcev1.ResourceSlice {
 	made := make([]*resourcev1.ResourceSlice, len(parts))
 	for i, part := range parts {
 		made[i] = &resourcev1.ResourceSlice{
@@ -84,35 +74,18 @@ func poolSlices(node string, devices []resourcev1.Device) []*resourcev1.Resource
 					Generation:         1,
 					ResourceSliceCount: int64(len(parts)),
 				},
-				Devices: part,
+				Devices:        part.Devices,
+				SharedCounters: part.SharedCounters,
 			},
 		}
 	}
 	return made
 }
 
-// devices are listed byte-wise by name, whatever their place on the bus.
-func (f *Fleet) devices(group *Group, node string) []resourcev1.Device {
-	board, known := f.board(group.Board)
-	if !known {
-		return nil
-	}
-	if group.DriverVersion != "" {
-		board.DriverVersion = group.DriverVersion
-	}
-	places := places(group.GPUs, group.NUMANodes)
-	devices := make([]resourcev1.Device, group.GPUs)
-	for i := range devices {
-		devices[i] = board.device(node, i, places[i])
-	}
-	slices.SortFunc(devices, func(a, b resourcev1.Device) int { return strings.Compare(a.Name, b.Name) })
-	return devices
-}
-
 func (b *Board) device(node string, index int, at place) resourcev1.Device {
 	attributes := map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
-		AttributeType:              text("gpu"),
-		AttributeUUID:              text(deviceUUID(node, index)),
+		AttributeType:              text(TypeGPU),
+		AttributeUUID:              text(nodeUUID("GPU", node, strconv.Itoa(index))),
 		AttributeModel:             text(b.Model),
 		AttributeProductName:       text(b.ProductName),
 		AttributeBrand:             text(b.Brand),
@@ -148,12 +121,12 @@ func version(value string) resourcev1.DeviceAttribute {
 	return resourcev1.DeviceAttribute{VersionValue: &value}
 }
 
-// deviceUUID is a name-based UUID (RFC 9562, version 8, of SHA-256) of the
-// node and the device's index, in the form in which NVML prints UUIDs.
-func deviceUUID(node string, index int) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", v1alpha1.DriverName, node, index))
+// nodeUUID is a name-based UUID (RFC 9562, version 8, of SHA-256) of something
+// in a node, in the form in which NVML prints UUIDs.
+func nodeUUID(prefix, node, name string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%s", v1alpha1.DriverName, node, name))
 	id := sum[:16]
 	id[6] = id[6]&0x0f | 0x80
 	id[8] = id[8]&0x3f | 0x80
-	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", id[0:4], id[4:6], id[6:8], id[8:10], id[10:16])
+	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, id[0:4], id[4:6], id[6:8], id[8:10], id[10:16])
 }

@@ -54,7 +54,7 @@ func (f *Fleet) Validate() field.ErrorList {
 		names[f.Groups[i].Name] = true
 	}
 	if count := f.DeviceCount(); len(errs) == 0 && count > MaxDevices {
-		errs = append(errs, field.Invalid(path, count, fmt.Sprintf("a fleet has at most %d GPUs in all", MaxDevices)))
+		errs = append(errs, field.Invalid(path, count, fmt.Sprintf("a fleet has at most %d devices in all", MaxDevices)))
 	}
 	return errs
 }
@@ -107,6 +107,9 @@ func (g *Group) validate(path *field.Path, boards map[string]bool) field.ErrorLi
 	errs = append(errs, validatePositive(path.Child("memory"), g.Memory)...)
 	if g.DriverVersion != "" {
 		errs = append(errs, validateVersion(path.Child("driverVersion"), g.DriverVersion)...)
+	}
+	if g.MIG != nil {
+		errs = append(errs, g.MIG.validate(path.Child("mig"), g.Board)...)
 	}
 	errs = append(errs, metav1validation.ValidateLabels(g.Labels, path.Child("labels"))...)
 	for i := range g.Taints {
