@@ -15,10 +15,15 @@ const (
 	Kubectl           = "kubectl"
 	Kwok              = "kwok"
 
-	LadderScheduler  = "ladder-scheduler"
-	LadderController = "ladder-controller"
-	LadderFakeDriver = "ladder-fake-driver"
-	Ladder           = "ladder"
+	LadderScheduler    = "ladder-scheduler"
+	LadderController   = "ladder-controller"
+	LadderFakeDriver   = "ladder-fake-driver"
+	LadderDevicePlugin = "ladder-device-plugin"
+	LadderProbe        = "ladder-probe"
+	Ladder             = "ladder"
+	// LadderOCIRuntime stands between a container engine and runc; see
+	// e2e/cluster/docker/ociruntime.
+	LadderOCIRuntime = "ladder-oci-runtime"
 )
 
 // Versions of what is built from public modules; the files in modules/ pin the
@@ -87,7 +92,10 @@ var programs = []program{
 	{name: LadderScheduler, pkg: "scheduler/cmd/ladder-scheduler"},
 	{name: LadderController, pkg: "controllers/cmd/ladder-controller"},
 	{name: LadderFakeDriver, pkg: "drivers/cmd/ladder-fake-driver"},
+	{name: LadderDevicePlugin, pkg: "drivers/cmd/ladder-device-plugin"},
+	{name: LadderProbe, pkg: "drivers/cmd/ladder-probe"},
 	{name: Ladder, pkg: "tools/cmd/ladder"},
+	{name: LadderOCIRuntime, pkg: "e2e/cmd/ladder-oci-runtime"},
 }
 
 // Names returns every program that Ensure knows, in the order in which they

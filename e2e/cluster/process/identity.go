@@ -3,6 +3,7 @@ package process
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"syscall"
@@ -21,6 +22,15 @@ func Self() Identity {
 	pid := os.Getpid()
 	start, _ := startOf(pid) // 0 where /proc is missing; Alive then looks at the number alone
 	return Identity{PID: pid, Start: start}
+}
+
+// Of is the identity of the process that has the number now.
+func Of(pid int) (Identity, error) {
+	start, state := startOf(pid)
+	if state == 0 {
+		return Identity{}, fmt.Errorf("looking at process %d, %w", pid, ErrExited)
+	}
+	return Identity{PID: pid, Start: start}, nil
 }
 
 // Alive says whether that very process runs.
