@@ -122,6 +122,16 @@ func (g *Group) Default() {
 	}
 }
 
+// Resize gives the nodes of a group with defaults another number of GPUs, spread
+// over NUMA nodes as if the file had said so.
+func (g *Group) Resize(gpus int) {
+	if g.NUMANodes == defaultNUMANodes(g.GPUs) {
+		g.NUMANodes = defaultNUMANodes(gpus)
+	}
+	g.NUMANodes = min(g.NUMANodes, max(gpus, 1))
+	g.GPUs = gpus
+}
+
 func defaultNUMANodes(gpus int) int {
 	if gpus >= twoSocketsFromGPU {
 		return 2
