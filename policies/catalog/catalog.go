@@ -21,9 +21,10 @@ import (
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
-// FS holds the files as they are: admission/*.yaml and policies/*.yaml.
+// FS holds the files as they are: admission/*.yaml, guard/*.yaml and
+// policies/*.yaml.
 //
-//go:embed admission/*.yaml policies/*.yaml
+//go:embed admission/*.yaml guard/*.yaml policies/*.yaml
 var FS embed.FS
 
 // AnnotationClaimTemplate stands on every Pod that was admitted by its policy
@@ -51,9 +52,13 @@ func DefaultAccounts() Accounts {
 // to comes first, bindings last. AcceleratorPolicy's CRD must be there before.
 func Admission(accounts Accounts) ([]*unstructured.Unstructured, error) {
 	defaults := DefaultAccounts()
-	rename := strings.NewReplacer(defaults.Controller, accounts.Controller, defaults.Scheduler, accounts.Scheduler)
+	return decode("admission", strings.NewReplacer(defaults.Controller, accounts.Controller, defaults.Scheduler, accounts.Scheduler))
+}
+
+// decode returns the objects of a folder after the replacement, bindings last.
+func decode(folder string, rename *strings.Replacer) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
-	err := eachDocument("admission", func(doc []byte) error {
+	err := eachDocument(folder, func(doc []byte) error {
 		object := &unstructured.Unstructured{}
 		if err := yaml.UnmarshalStrict([]byte(rename.Replace(string(doc))), &object.Object); err != nil {
 			return err
