@@ -54,7 +54,7 @@ func (p *Plan) Open(ctx context.Context) (*Engine, error) {
 		return &Engine{kind: p.Kind, program: p.program, host: p.host}, nil
 	}
 	if p.install {
-		if err := install(ctx, p.options.Progress); err != nil {
+		if err := install(ctx, p.options.Progress, policyFile, lookPath); err != nil {
 			return nil, err
 		}
 	}
@@ -72,30 +72,31 @@ func (p *Plan) Open(ctx context.Context) (*Engine, error) {
 
 // start makes the daemon run, unless it does already.
 func (d *daemon) start(ctx context.Context, trim []string) (started bool, err error) {
-	unlock, err := lock(ctx, d.paths, func() {
-		fmt.Fprintln(d.progress, "waiting for another process that starts or stops the private Docker daemon")
-	})
+	unlock, err := d.lockDaemon(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	if state, err := readState(d.paths); err == nil {
-		if state.alive() && ping(ctx, d.paths.socket) == nil {
+	if old, err := readState(d.paths.state); err == nil {
+		if old.alive() && ping(ctx, d.paths.socket) == nil {
 			return false, nil
 		}
 		// It has died or no longer answers: what it left would be in the way.
-		if err := d.clean(ctx, state); err != nil {
+		if err := d.clean(ctx, old); err != nil {
 			return false, err
 		}
 	}
-	network, err := inspectNetwork(ctx)
-	if err != nil {
-		return false, err
-	}
-	for _, dir := range []string{d.paths.data, d.paths.run, d.paths.execRoot, d.paths.containerd} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return false, fmt.Errorf("making the private daemon's folders, %w", err)
+	s := &state{Dir: d.paths.dir, Starter: process.Self()}
+	defer func() {
+		if err != nil {
+			// The user's context may be done; the cleaning must not be.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+			defer cancel()
+			err = errors.Join(err, d.clean(ctx, s))
 		}
+	}()
+	if err := d.register(ctx, s); err != nil {
+		return false, err
 	}
 	var runtime string
 	if len(trim) > 0 {
@@ -103,23 +104,43 @@ func (d *daemon) start(ctx context.Context, trim []string) (started bool, err er
 			return false, err
 		}
 	}
-	state := &State{Host: "unix://" + d.paths.socket, Started: time.Now(), Network: network}
-	defer func() {
-		if err != nil {
-			// The user's context may be done; the cleaning must not be.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
-			defer cancel()
-			err = errors.Join(err, d.clean(ctx, state))
-		}
-	}()
-	if err := d.startContainerd(ctx, state); err != nil {
+	if err := d.startContainerd(ctx, s); err != nil {
 		return false, err
 	}
-	if err := d.startDockerd(ctx, state, runtime); err != nil {
+	if err := d.startDockerd(ctx, s, runtime); err != nil {
 		return false, err
 	}
-	fmt.Fprintf(d.progress, "started a private Docker daemon (DOCKER_HOST=%s)\n", state.Host)
+	fmt.Fprintf(d.progress, "started a private Docker daemon (DOCKER_HOST=unix://%s)\n", d.paths.socket)
 	return true, nil
+}
+
+// register makes the daemon's folders and remembers it, and what the network
+// is like if it is the first of its kind on this machine.
+func (d *daemon) register(ctx context.Context, s *state) error {
+	unlock, err := d.lockMachine(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, dir := range []string{d.paths.data, d.paths.run, d.paths.execRoot, d.paths.containerd} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return fmt.Errorf("making the private daemon's folders, %w", err)
+		}
+	}
+	if err := writeState(d.paths, s); err != nil {
+		return err
+	}
+	if _, err := os.Stat(d.paths.network); err == nil {
+		return nil
+	}
+	before, err := inspectNetwork(ctx)
+	if err != nil {
+		return err
+	}
+	if err := writeJSON(d.paths.network, before); err != nil {
+		return fmt.Errorf("remembering the machine's network, %w", err)
+	}
+	return nil
 }
 
 // provideRuntime builds the OCI runtime and copies it to where it stays
@@ -157,18 +178,18 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
 
 // startContainerd starts a containerd for this daemon alone: dockerd itself
 // would use one that belongs to the system if there is one.
-func (d *daemon) startContainerd(ctx context.Context, state *State) error {
+func (d *daemon) startContainerd(ctx context.Context, s *state) error {
 	socket := d.paths.containerdSocket()
 	config := filepath.Join(d.paths.run, "containerd.toml")
 	content := fmt.Sprintf(containerdConfig, filepath.Join(d.paths.data, "containerd-root"), d.paths.containerd, socket)
 	if err := os.WriteFile(config, []byte(content), 0o600); err != nil {
 		return fmt.Errorf("configuring containerd, %w", err)
 	}
-	ended, err := d.launch("containerd", []string{"--config", config}, &state.Containerd)
+	ended, err := d.launch("containerd", []string{"--config", config}, &s.Containerd)
 	if err != nil {
 		return err
 	}
-	if err := writeState(d.paths, state); err != nil {
+	if err := writeState(d.paths, s); err != nil {
 		return err
 	}
 	return d.await(ctx, "containerd", ended, func() error {
@@ -180,7 +201,7 @@ func (d *daemon) startContainerd(ctx context.Context, state *State) error {
 	})
 }
 
-func (d *daemon) startDockerd(ctx context.Context, state *State, runtime string) error {
+func (d *daemon) startDockerd(ctx context.Context, s *state, runtime string) error {
 	config := filepath.Join(d.paths.run, "dockerd.json")
 	// Without a file of its own it would read the system's.
 	if err := os.WriteFile(config, []byte("{}\n"), 0o600); err != nil {
@@ -188,23 +209,28 @@ func (d *daemon) startDockerd(ctx context.Context, state *State, runtime string)
 	}
 	args := []string{
 		"--config-file", config, "--data-root", d.paths.data, "--exec-root", d.paths.execRoot,
-		"--pidfile", d.paths.pidfile, "--host", state.Host, "--group", "root",
+		"--pidfile", d.paths.pidfile, "--host", "unix://" + d.paths.socket, "--group", "root",
 		"--containerd", d.paths.containerdSocket(), "--shutdown-timeout", containerGrace,
 	}
 	if overlayWorks(d.paths.data) == nil {
 		args = append(args, "--storage-driver", "overlay2")
 	}
-	if state.Network.Range != "" {
-		args = append(args, "--bip", state.Network.Range)
+	// A bridge that is there already keeps the address that it has.
+	if _, err := net.InterfaceByName(dockerBridge); err != nil {
+		free, err := freeRange()
+		if err != nil {
+			return err
+		}
+		args = append(args, "--bip", free.String())
 	}
 	if runtime != "" {
 		args = append(args, "--add-runtime", "ladder="+runtime, "--default-runtime", "ladder")
 	}
-	ended, err := d.launch("dockerd", args, &state.Daemon)
+	ended, err := d.launch("dockerd", args, &s.Daemon)
 	if err != nil {
 		return err
 	}
-	if err := writeState(d.paths, state); err != nil {
+	if err := writeState(d.paths, s); err != nil {
 		return err
 	}
 	return d.await(ctx, "dockerd", ended, func() error { return ping(ctx, d.paths.socket) })
@@ -301,48 +327,66 @@ func ping(ctx context.Context, socket string) error {
 
 // stop ends the daemon, if it is one of ours that still runs, and cleans up.
 func (d *daemon) stop(ctx context.Context) error {
-	unlock, err := lock(ctx, d.paths, func() {
-		fmt.Fprintln(d.progress, "waiting for another process that starts or stops the private Docker daemon")
-	})
+	unlock, err := d.lockDaemon(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	state, err := readState(d.paths)
+	s, err := readState(d.paths.state)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if state.alive() {
+	if s.alive() {
 		fmt.Fprintln(d.progress, "stopping the private Docker daemon")
 	}
-	return d.clean(ctx, state)
+	return d.clean(ctx, s)
 }
 
 // clean ends what is left of a daemon and removes its traces, its data
 // excepted. The caller holds the lock.
-func (d *daemon) clean(ctx context.Context, state *State) error {
-	end(ctx, state.Daemon, stopGrace)
+func (d *daemon) clean(ctx context.Context, s *state) error {
+	end(ctx, s.Daemon, stopGrace)
 	// Containers that outlived their daemon hold its mounts.
-	errs := []error{d.endShims()}
-	end(ctx, state.Containerd, 10*time.Second)
-	errs = append(errs,
-		unmountBelow(d.paths.run, d.paths.data),
-		state.Network.restore(ctx, d.progress),
-	)
-	if err := errors.Join(errs...); err != nil {
+	err := d.endShims()
+	end(ctx, s.Containerd, 10*time.Second)
+	err = errors.Join(err, unmountBelow(d.paths.run, d.paths.data))
+	if err != nil {
+		return fmt.Errorf("stopping the private daemon, %w", err)
+	}
+	unlock, err := d.lockMachine(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := d.restoreNetwork(ctx); err != nil {
 		return fmt.Errorf("stopping the private daemon, %w", err)
 	}
 	if err := os.RemoveAll(d.paths.run); err != nil {
-		return fmt.Errorf("removing the private daemon's sockets, %w", err)
-	}
-	_ = os.Remove(filepath.Dir(d.paths.run)) // goes with the last daemon
-	if err := os.Remove(d.paths.state); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forgetting the private daemon, %w", err)
 	}
 	return nil
+}
+
+// restoreNetwork puts the network back once the last private daemon of the
+// machine has ended: their rules bear the same names.
+func (d *daemon) restoreNetwork(ctx context.Context) error {
+	others, err := othersInUse(d.paths)
+	if err != nil || others {
+		return err
+	}
+	before := network{}
+	if err := readJSON(d.paths.network, &before); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("reading what the machine's network was like, %w", err)
+	}
+	if err := before.restore(ctx, d.progress); err != nil {
+		return err
+	}
+	return os.Remove(d.paths.network)
 }
 
 // end asks a process to end, kills it when the grace is over, and returns when

@@ -239,6 +239,9 @@ func TestPrivateDaemon(t *testing.T) {
 	if images := docker(t, e, "images", "--quiet", "sleeper"); images == "" {
 		t.Error("the image is gone with the daemon")
 	}
+	if got := docker(t, e, "run", "--rm", "--network", "test-network", "sleeper"); !strings.HasPrefix(got, "CapBnd:") {
+		t.Errorf("a container on the network made before prints %q", got)
+	}
 	if err := e.Purge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -260,16 +263,16 @@ func TestKilledDaemon(t *testing.T) {
 	kill := func() {
 		t.Helper()
 		docker(t, e, "run", "--detach", "--privileged", "sleeper", "wait")
-		state, err := readState(p)
+		s, err := readState(p.state)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, id := range []interface{ Signal(syscall.Signal) error }{state.Daemon, state.Containerd} {
+		for _, id := range []interface{ Signal(syscall.Signal) error }{s.Daemon, s.Containerd} {
 			if err := id.Signal(syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for state.Daemon.Alive() || state.Containerd.Alive() {
+		for s.Daemon.Alive() || s.Containerd.Alive() {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if !slices.ContainsFunc(processesNaming(t, p.run), func(line string) bool { return strings.Contains(line, "shim") }) {
@@ -309,7 +312,7 @@ func TestStartBrokenOff(t *testing.T) {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil {
-			if state, err := readState(p); err == nil && state.Daemon.PID != 0 {
+			if s, err := readState(p.state); err == nil && s.Daemon.PID != 0 {
 				cancel()
 			}
 			time.Sleep(time.Millisecond)
@@ -319,4 +322,27 @@ func TestStartBrokenOff(t *testing.T) {
 		t.Fatalf("Open = %v, want %v", err, context.Canceled)
 	}
 	assertNothingLeft(t, p, before)
+}
+
+// Two daemons share the names of rules and bridges: the first to end leaves
+// them to the other.
+func TestTwoDaemons(t *testing.T) {
+	needDaemon(t)
+	first, second := t.TempDir(), t.TempDir()
+	before := stateOfMachine(t)
+	a := open(t, first)
+	b := open(t, second)
+	buildSleeper(t, b)
+	if err := a.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	docker(t, b, "run", "--detach", "--publish", "127.0.0.1::8080", "sleeper", "wait")
+	if _, err := net.InterfaceByName(dockerBridge); err != nil {
+		t.Errorf("the bridge of the daemon that runs is gone: %v", err)
+	}
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	assertNothingLeft(t, pathsOf(first), before)
+	assertNothingLeft(t, pathsOf(second), before)
 }

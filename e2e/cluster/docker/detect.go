@@ -46,7 +46,6 @@ type Plan struct {
 	host    string
 	options Options
 	paths   paths
-	running *State // a private daemon that runs already
 	install bool
 	trim    []string // capabilities that the machine lacks
 }
@@ -253,10 +252,12 @@ func private(options Options, h host, none *MissingError) *Plan {
 		plan.Notes = append(plan.Notes, note)
 	}
 	plan.host = "unix://" + plan.paths.socket
-	if state, err := readState(plan.paths); err == nil && state.alive() {
-		plan.running = state
+	if s, err := readState(plan.paths.state); err == nil && s.alive() {
 		plan.Steps = []string{"use the private Docker daemon that runs already (socket " + plan.paths.socket + ")"}
 		return plan
+	}
+	if others, err := othersInUse(plan.paths); err == nil && others {
+		plan.Notes = append(plan.Notes, "another private Docker daemon runs on this machine: ports that its containers publish may be reached through loopback only from now on")
 	}
 	plan.Steps = append(plan.Steps, fmt.Sprintf("start a private Docker daemon: data in %s, socket %s, log %s, control groups v%d",
 		plan.paths.data, plan.paths.socket, plan.paths.log, version))

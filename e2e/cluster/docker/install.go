@@ -23,8 +23,9 @@ const policyFile = "/usr/sbin/policy-rc.d"
 const noServices = "#!/bin/sh\n# Written for the time of one installation by ladder-lab.\nexit 101\n"
 
 // install installs docker.io, and the client where it is a package of its own.
-func install(ctx context.Context, progress io.Writer) (err error) {
-	restore, err := forbidServices(policyFile)
+// The policy file is the one that Debian's packages ask.
+func install(ctx context.Context, progress io.Writer, policy string, lookPath func(string) (string, error)) (err error) {
+	restore, err := forbidServices(policy)
 	if err != nil {
 		return err
 	}

@@ -18,9 +18,6 @@ import (
 
 // network is the state of the machine's network before the daemon's start.
 type network struct {
-	// Range is the address of the daemon's own bridge; empty where the bridge
-	// exists already and keeps the address it has.
-	Range string `json:"range,omitempty"`
 	// Links are the names of the network interfaces.
 	Links []string `json:"links"`
 	// Rules are the packet filter rules by table, as iptables -S prints them.
@@ -47,13 +44,6 @@ func inspectNetwork(ctx context.Context) (network, error) {
 	}
 	for _, link := range links {
 		n.Links = append(n.Links, link.Name)
-	}
-	if !slices.Contains(n.Links, dockerBridge) {
-		free, err := freeRange()
-		if err != nil {
-			return n, err
-		}
-		n.Range = free.String()
 	}
 	for _, f := range filters {
 		// A table that can't be listed can't be written to either.
@@ -86,9 +76,6 @@ func listRules(ctx context.Context, program, table string) ([]string, error) {
 // was off. Nothing is removed while a daemon of the system runs, whose rules
 // have the same names.
 func (n network) restore(ctx context.Context, progress io.Writer) error {
-	if n.Rules == nil {
-		return nil // nothing was looked at, so nothing was started
-	}
 	if ping(ctx, "/var/run/docker.sock") == nil {
 		fmt.Fprintln(progress, "another Docker daemon runs now: its rules and bridges share names with the private one's, so they stay")
 		return nil

@@ -19,15 +19,20 @@ import (
 	"gpuladder.dev/ladder/e2e/cluster/process"
 )
 
+// stateFile is the name of the file in a daemon's folder below /run.
+const stateFile = "state.json"
+
 // paths are the places of a private daemon.
 type paths struct {
-	dir   string // its folder, below which the data and the memory lie
-	data  string
-	state string
-	lock  string
-	log   string
+	dir  string // its folder, below which the data lie
+	data string
+	lock string
+	log  string
 
-	run        string // short, for paths of sockets may have 107 bytes
+	root       string // holds what all private daemons of the machine share
+	network    string // what the network was like before the first of them
+	run        string // goes with the next boot; short, for paths of sockets may have 107 bytes
+	state      string
 	socket     string
 	pidfile    string
 	execRoot   string
@@ -36,15 +41,18 @@ type paths struct {
 }
 
 func pathsOf(dir string) paths {
+	const root = "/run/ladder"
 	sum := sha256.Sum256([]byte(dir))
-	run := filepath.Join("/run/ladder", hex.EncodeToString(sum[:])[:8])
+	run := filepath.Join(root, hex.EncodeToString(sum[:])[:8])
 	return paths{
 		dir:        dir,
 		data:       filepath.Join(dir, "data"),
-		state:      filepath.Join(dir, "state.json"),
 		lock:       filepath.Join(dir, "lock"),
 		log:        filepath.Join(dir, "daemon.log"),
+		root:       root,
+		network:    filepath.Join(root, "network.json"),
 		run:        run,
+		state:      filepath.Join(run, stateFile),
 		socket:     filepath.Join(run, "docker.sock"),
 		pidfile:    filepath.Join(run, "dockerd.pid"),
 		execRoot:   filepath.Join(run, "exec"),
@@ -55,46 +63,77 @@ func pathsOf(dir string) paths {
 
 func (p paths) containerdSocket() string { return filepath.Join(p.containerd, "containerd.sock") }
 
-// State is what is remembered of a private daemon.
-type State struct {
-	// Host is the value of DOCKER_HOST.
-	Host       string           `json:"host"`
+// state is what is remembered of a private daemon.
+type state struct {
+	// Dir is the daemon's folder.
+	Dir string `json:"dir"`
+	// Starter is the process that started it.
+	Starter    process.Identity `json:"starter"`
 	Daemon     process.Identity `json:"daemon"`
 	Containerd process.Identity `json:"containerd"`
-	Started    time.Time        `json:"started"`
-	// Network is what the machine's network was like before the start.
-	Network network `json:"network"`
 }
 
 // alive says that the daemon's process runs.
-func (s *State) alive() bool { return s.Daemon.Alive() }
+func (s *state) alive() bool { return s.Daemon.Alive() }
+
+// inUse says that somebody is at work with the daemon, if only starting it.
+func (s *state) inUse() bool { return s.alive() || s.Containerd.Alive() || s.Starter.Alive() }
 
 // readState returns fs.ErrNotExist if no daemon is remembered.
-func readState(p paths) (*State, error) {
-	content, err := os.ReadFile(p.state)
-	if err != nil {
+func readState(path string) (*state, error) {
+	s := &state{}
+	if err := readJSON(path, s); err != nil {
 		return nil, fmt.Errorf("reading what is remembered of the private daemon, %w", err)
-	}
-	s := &State{}
-	if err := json.Unmarshal(content, s); err != nil {
-		return nil, fmt.Errorf("reading %s, %w", p.state, err)
 	}
 	return s, nil
 }
 
-func writeState(p paths, s *State) error {
-	content, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
-		return err
-	}
-	tmp := p.state + ".new"
-	if err := os.WriteFile(tmp, content, 0o600); err != nil {
-		return fmt.Errorf("remembering the private daemon, %w", err)
-	}
-	if err := os.Rename(tmp, p.state); err != nil {
+func writeState(p paths, s *state) error {
+	if err := writeJSON(p.state, s); err != nil {
 		return fmt.Errorf("remembering the private daemon, %w", err)
 	}
 	return nil
+}
+
+// othersInUse says whether another private daemon of this machine is at work.
+func othersInUse(p paths) (bool, error) {
+	found, err := filepath.Glob(filepath.Join(p.root, "*", stateFile))
+	if err != nil {
+		return false, err
+	}
+	for _, path := range found {
+		if path == p.state {
+			continue
+		}
+		if s, err := readState(path); err == nil && s.inUse() {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func readJSON(path string, into any) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(content, into); err != nil {
+		return fmt.Errorf("decoding %s, %w", path, err)
+	}
+	return nil
+}
+
+// writeJSON gives the file its name when it is whole.
+func writeJSON(path string, v any) error {
+	content, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
 }
 
 // Running returns the private daemon that another process has left running, or
@@ -116,7 +155,7 @@ func Running(_ context.Context, options Options) (*Engine, error) {
 			return nil, fmt.Errorf("resolving %s, %w", dir, err)
 		}
 		p := pathsOf(abs)
-		if _, err := readState(p); errors.Is(err, fs.ErrNotExist) {
+		if _, err := readState(p.state); errors.Is(err, fs.ErrNotExist) {
 			continue
 		} else if err != nil {
 			return nil, err
@@ -130,15 +169,31 @@ func Running(_ context.Context, options Options) (*Engine, error) {
 	return nil, nil
 }
 
-// lock takes the daemon's lock, which is held while it is started or stopped.
-// The kernel drops it when its holder dies.
-func lock(ctx context.Context, p paths, onWait func()) (func(), error) {
-	if err := os.MkdirAll(p.dir, 0o711); err != nil {
+// lockDaemon takes the daemon's lock, which is held while it is started or
+// stopped.
+func (d *daemon) lockDaemon(ctx context.Context) (func(), error) {
+	if err := os.MkdirAll(d.paths.dir, 0o711); err != nil {
 		return nil, fmt.Errorf("making the private daemon's folder, %w", err)
 	}
-	f, err := os.OpenFile(p.lock, os.O_CREATE|os.O_RDWR, 0o600)
+	return lock(ctx, d.paths.lock, os.O_CREATE|os.O_RDWR, func() {
+		fmt.Fprintln(d.progress, "waiting for another process that starts or stops the private Docker daemon")
+	})
+}
+
+// lockMachine takes the lock on what private daemons share.
+func (d *daemon) lockMachine(ctx context.Context) (func(), error) {
+	if err := os.MkdirAll(d.paths.root, 0o711); err != nil {
+		return nil, fmt.Errorf("making the folder of private daemons, %w", err)
+	}
+	return lock(ctx, d.paths.root, os.O_RDONLY, func() {})
+}
+
+// lock takes an exclusive lock on a file or folder. The kernel drops it when
+// its holder dies.
+func lock(ctx context.Context, path string, flags int, onWait func()) (func(), error) {
+	f, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("locking the private daemon, %w", err)
+		return nil, fmt.Errorf("locking %s, %w", path, err)
 	}
 	for told := false; ; told = true {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -147,14 +202,14 @@ func lock(ctx context.Context, p paths, onWait func()) (func(), error) {
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			f.Close()
-			return nil, fmt.Errorf("locking the private daemon, %w", err)
+			return nil, fmt.Errorf("locking %s, %w", path, err)
 		}
 		if !told {
 			onWait()
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			f.Close()
-			return nil, fmt.Errorf("waiting for another process that starts or stops the private daemon, %w", err)
+			return nil, fmt.Errorf("waiting for another process to release %s, %w", path, err)
 		}
 	}
 }

@@ -240,6 +240,9 @@ func TestIdentity(t *testing.T) {
 	p, _ := sh(t, "sleep 300")
 	start, _ := startOf(p.Pid())
 	id := Identity{PID: p.Pid(), Start: start}
+	if of, err := Of(p.Pid()); err != nil || of != id {
+		t.Errorf("Of = %v, %v, want %v", of, err, id)
+	}
 	if !id.Alive() {
 		t.Error("the child is not alive")
 	}
@@ -249,6 +252,9 @@ func TestIdentity(t *testing.T) {
 	<-p.Done()
 	if id.Alive() {
 		t.Error("the child is alive after its end")
+	}
+	if of, err := Of(p.Pid()); !errors.Is(err, ErrExited) {
+		t.Errorf("Of a child that has ended = %v, %v", of, err)
 	}
 }
 
