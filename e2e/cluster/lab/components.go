@@ -77,7 +77,7 @@ const (
 func portNames(o Options) []string {
 	names := []string{Etcd, portEtcdPeer, APIServer, ControllerManager, Kwok}
 	switch o.Scheduler {
-	case SchedulerLadder:
+	case SchedulerLadder, SchedulerLadderDefault:
 		names = append(names, LadderScheduler)
 	case SchedulerStock, SchedulerStockConfigured:
 		names = append(names, KubeScheduler)
@@ -166,10 +166,14 @@ func kwokSpec(l layout, lease time.Duration) spec {
 	}}
 }
 
-func ladderSchedulerSpec(l layout) spec {
+func ladderSchedulerSpec(l layout, s Scheduler) spec {
 	kubeconfig := l.kubeconfig(userLadderScheduler)
+	from := "--kubeconfig=" + kubeconfig
+	if s == SchedulerLadderDefault {
+		from = "--config=" + l.data("ladder-scheduler.yaml")
+	}
 	return spec{name: LadderScheduler, ready: l.url(LadderScheduler) + "/readyz", args: append([]string{
-		"--kubeconfig=" + kubeconfig, "--journal=" + l.journal(),
+		from, "--journal=" + l.journal(),
 	}, servingArgs(l, LadderScheduler, kubeconfig)...)}
 }
 

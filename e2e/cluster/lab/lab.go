@@ -29,6 +29,7 @@ import (
 
 	"gpuladder.dev/ladder/e2e/cluster"
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
+	"gpuladder.dev/ladder/e2e/cluster/replace"
 )
 
 //go:embed stages.yaml
@@ -97,7 +98,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 func Programs(opts Options) []string {
 	names := []string{Etcd, APIServer, ControllerManager, Kwok}
 	switch opts.Scheduler {
-	case SchedulerLadder, "":
+	case SchedulerLadder, SchedulerLadderDefault, "":
 		names = append(names, LadderScheduler)
 	case SchedulerStock, SchedulerStockConfigured:
 		names = append(names, KubeScheduler)
@@ -127,8 +128,8 @@ func (l *Lab) up(ctx context.Context, programs *binaries.Set) error {
 
 	rest := []spec{controllerManagerSpec(l.layout, grace), kwokSpec(l.layout, lease)}
 	switch l.opts.Scheduler {
-	case SchedulerLadder:
-		rest = append(rest, ladderSchedulerSpec(l.layout))
+	case SchedulerLadder, SchedulerLadderDefault:
+		rest = append(rest, ladderSchedulerSpec(l.layout, l.opts.Scheduler))
 	case SchedulerStock, SchedulerStockConfigured:
 		rest = append(rest, kubeSchedulerSpec(l.layout))
 	case SchedulerNone:
@@ -181,11 +182,15 @@ func (l *Lab) prepare() error {
 		}
 	}
 	files := map[string][]byte{"kwok.yaml": stages}
-	if l.opts.Scheduler == SchedulerStock || l.opts.Scheduler == SchedulerStockConfigured {
+	switch l.opts.Scheduler {
+	case SchedulerStock, SchedulerStockConfigured:
 		files["kube-scheduler.yaml"], err = stockConfig(l.opts.Scheduler, l.layout.kubeconfig(userScheduler))
-		if err != nil {
-			return err
-		}
+	case SchedulerLadderDefault:
+		files["ladder-scheduler.yaml"], err = replace.Config(l.layout.kubeconfig(userLadderScheduler), false)
+	case SchedulerLadder, SchedulerNone:
+	}
+	if err != nil {
+		return err
 	}
 	for name, content := range files {
 		if err := os.WriteFile(l.layout.data(name), content, 0o600); err != nil {

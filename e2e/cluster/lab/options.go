@@ -17,6 +17,9 @@ type Scheduler string
 const (
 	// SchedulerLadder is ladder-scheduler with its built-in configuration.
 	SchedulerLadder Scheduler = "ladder"
+	// SchedulerLadderDefault is ladder-scheduler in the place of kube-scheduler:
+	// it serves all Pods.
+	SchedulerLadderDefault Scheduler = "ladder-default"
 	// SchedulerStock is kube-scheduler as it comes.
 	SchedulerStock Scheduler = "stock"
 	// SchedulerStockConfigured is kube-scheduler that looks at every node and
@@ -29,8 +32,11 @@ const (
 
 // Schedulers lists the choices.
 func Schedulers() []Scheduler {
-	return []Scheduler{SchedulerLadder, SchedulerStock, SchedulerStockConfigured, SchedulerNone}
+	return []Scheduler{SchedulerLadder, SchedulerLadderDefault, SchedulerStock, SchedulerStockConfigured, SchedulerNone}
 }
+
+// ladder says whether it is ladder-scheduler.
+func (s Scheduler) ladder() bool { return s == SchedulerLadder || s == SchedulerLadderDefault }
 
 // ParseScheduler reads the word that a user gives.
 func ParseScheduler(word string) (Scheduler, error) {

@@ -74,7 +74,7 @@ func (l *Lab) State() State {
 		Kubeconfig: l.Kubeconfig(), Logs: l.LogsDir(), Scheduler: l.opts.Scheduler,
 		Nodes: l.nodeCount(), Devices: l.deviceCount(), Started: l.started.UTC().Round(time.Millisecond),
 	}
-	if l.opts.Scheduler == SchedulerLadder {
+	if l.opts.Scheduler.ladder() {
 		s.Journal = l.Journal()
 	}
 	for _, p := range parts {

@@ -86,7 +86,8 @@ working folder.`,
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(newUp(), newDown(), newStatus(), newBinaries(), newConvert(), newRender(), newDemo(), newPlacement())
+	root.AddCommand(newUp(), newDown(), newStatus(), newBinaries(), newConvert(), newRender(), newDemo(), newPlacement(),
+		newNodeImage(), newKind())
 	return root
 }
 

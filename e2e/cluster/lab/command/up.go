@@ -66,7 +66,7 @@ and its logs are kept.`,
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "default", "name of the lab, where several run")
 	flags.StringVarP(&o.fleet, "fleet", "f", "", "fleet file, or a node list in CSV (default: one node with 8 H100 and one with 8 A100)")
-	flags.StringVar(&o.scheduler, "scheduler", string(lab.SchedulerLadder), "ladder, stock, stock-configured or none")
+	flags.StringVar(&o.scheduler, "scheduler", string(lab.SchedulerLadder), "ladder, ladder-default, stock, stock-configured or none")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "write the kubeconfig to this file, too, which must not exist; it is removed with the lab")
 	flags.BoolVarP(&o.detach, "detach", "d", false, "return when the lab is up and leave it running")
 	flags.BoolVar(&o.noController, "no-controller", false, "leave ladder-controller out")

@@ -1,0 +1,161 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gpuladder.dev/ladder/e2e/cluster/kind"
+)
+
+func newKindDown() *cobra.Command {
+	name := kind.DefaultName
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Remove a cluster",
+		Long: `Remove a cluster, complete or not, with everything that it wrote. A private
+Docker daemon is stopped when nothing runs on it any more; its images are kept.
+Without a cluster there is nothing to do.`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			stdout := cmd.OutOrStdout()
+			engine, err := findEngine(ctx, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if engine == nil {
+				fmt.Fprintln(stdout, "no cluster is there")
+				return nil
+			}
+			names := []string{name}
+			if all {
+				if names, err = kind.List(); err != nil {
+					return err
+				}
+			}
+			var errs []error
+			for _, name := range names {
+				if err := kind.Remove(ctx, name, engine, cmd.ErrOrStderr()); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				fmt.Fprintf(stdout, "cluster %s is down\n", name)
+			}
+			return errors.Join(append(errs, closeIdle(ctx, engine))...)
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", name, "name of the cluster")
+	cmd.Flags().BoolVar(&all, "all", false, "remove every cluster of this user")
+	return cmd
+}
+
+// kindStatus is a cluster as it is now.
+type kindStatus struct {
+	kind.State
+	Kubeconfig string `json:"kubeconfig"`
+	// Nodes that are registered; empty where the API server does not answer.
+	Registered []string `json:"registered"`
+	Problem    string   `json:"problem,omitempty"`
+}
+
+func newKindStatus() *cobra.Command {
+	var out output
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Tell which clusters run",
+		Long:  `Tell which clusters of this user run. Exit code 3 if there is none, or one is not well.`,
+		Args:  exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			asJSON, err := out.json()
+			if err != nil {
+				return err
+			}
+			names, err := kind.List()
+			if err != nil {
+				return err
+			}
+			well := len(names) > 0
+			states := []kindStatus{}
+			for _, name := range names {
+				s := kindStatus{State: kind.State{Name: name}}
+				c, _, err := attach(cmd.Context(), name, io.Discard)
+				if err == nil {
+					s.State, s.Kubeconfig = c.State(), c.Kubeconfig()
+					s.Registered, err = c.NodeNames(cmd.Context())
+				}
+				if err != nil {
+					s.Problem, well = err.Error(), false
+				}
+				states = append(states, s)
+			}
+			if err := printKind(cmd.OutOrStdout(), states, asJSON, time.Now()); err != nil {
+				return err
+			}
+			if !well {
+				return &exitError{code: ExitNotRunning}
+			}
+			return nil
+		},
+	}
+	out.register(cmd)
+	return cmd
+}
+
+func printKind(w io.Writer, states []kindStatus, asJSON bool, now time.Time) error {
+	if asJSON {
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(map[string]any{"clusters": states})
+	}
+	if len(states) == 0 {
+		_, err := fmt.Fprintln(w, "no cluster is there")
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, s := range states {
+		if s.Problem != "" {
+			fmt.Fprintf(table, "cluster %s\tnot well\n  problem\t%s\n", s.Name, s.Problem)
+			continue
+		}
+		fmt.Fprintf(table, "cluster %s\tup\tfor %s\n", s.Name, now.Sub(s.Created).Round(time.Second))
+		fmt.Fprintf(table, "  kubeconfig\t%s\n  image\t%s\n  engine\t%s\n", s.Kubeconfig, s.Image, s.Engine)
+		if s.Host != "" {
+			fmt.Fprintf(table, "  host\t%s\n", s.Host)
+		}
+		for _, n := range s.Nodes {
+			fmt.Fprintf(table, "  node %s\t%s\t%s\n", n.Name, n.ClusterName, n.Labels[kind.TierLabel])
+		}
+	}
+	return table.Flush()
+}
+
+func newKindLoad() *cobra.Command {
+	name := kind.DefaultName
+	cmd := &cobra.Command{
+		Use:   "load ARCHIVE...",
+		Short: "Give images to the nodes of a cluster",
+		Long:  `Give the images in archives, as docker save writes them, to the nodes that lack them.`,
+		Args:  func(cmd *cobra.Command, args []string) error { return usage(cobra.MinimumNArgs(1)(cmd, args)) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			c, _, err := attach(ctx, name, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return c.LoadImages(ctx, args...)
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", name, "name of the cluster")
+	return cmd
+}
