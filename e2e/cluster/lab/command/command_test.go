@@ -85,7 +85,7 @@ func TestWrongUse(t *testing.T) {
 		"arguments":           {[]string{"up", "now"}, "accepts 0 arg"},
 		"bad lab name":        {[]string{"down", "--name", "../x"}, "lab name"},
 		"bad output":          {[]string{"status", "-o", "xml"}, "xml"},
-		"unknown program":     {[]string{"binaries", "kubelet"}, "kubelet"},
+		"unknown program":     {[]string{"binaries", "frobnicate"}, "frobnicate"},
 		"unknown conversion":  {[]string{"convert", "xls"}, "xls"},
 		"missing list":        {[]string{"convert", "nodes", "/nonexistent.csv"}, "/nonexistent.csv"},
 		"not a node list":     {[]string{"convert", "openb-nodes", write(t, "x.csv", "a,b\n1,2\n")}, "x.csv"},
