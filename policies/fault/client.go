@@ -84,9 +84,10 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return e.Message }
 
-// Is makes it [ErrNotFound] where the driver said so.
+// Is makes it [ErrNotFound] or [ErrUnsupported] where the driver said so.
 func (e *StatusError) Is(target error) bool {
-	return target == ErrNotFound && e.Code == http.StatusNotFound
+	return target == ErrNotFound && e.Code == http.StatusNotFound ||
+		target == ErrUnsupported && e.Code == http.StatusUnprocessableEntity
 }
 
 // Refused says whether the driver would give the same answer again: the

@@ -71,6 +71,8 @@ func answer(w http.ResponseWriter, code int, body any, err error) {
 	switch {
 	case errors.Is(err, ErrNotFound):
 		refuse(w, http.StatusNotFound, err)
+	case errors.Is(err, ErrUnsupported):
+		refuse(w, http.StatusUnprocessableEntity, err)
 	case err != nil:
 		refuse(w, http.StatusInternalServerError, err)
 	default:

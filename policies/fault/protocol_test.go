@@ -199,6 +199,10 @@ func TestErrorsOverASocket(t *testing.T) {
 			t.Errorf("%s: refused %t, not found %t", name, Refused(err), errors.Is(err, ErrNotFound))
 		}
 	}
+	backend.broken = fmt.Errorf("there is no checkpoint, %w", ErrUnsupported)
+	if err := inject(Spec{Kind: TornCheckpoint})(t.Context()); !errors.Is(err, ErrUnsupported) || errors.Is(err, ErrNotFound) || !Refused(err) {
+		t.Errorf("a fault that can't be: %v", err)
+	}
 	backend.broken = errors.New("disk full")
 	if _, err := client.List(t.Context()); err == nil || err.Error() != "disk full" || Refused(err) {
 		t.Errorf("an error of the driver's own: %v, refused %t", err, Refused(err))

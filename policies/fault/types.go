@@ -133,7 +133,7 @@ type Interface interface {
 	// Inject puts a valid fault in force, in addition to those there are; a
 	// kind that is over at once has had its effect when Inject returns. The
 	// error is [ErrNotFound] where there is no such device, best made by
-	// [UnknownDevice].
+	// [UnknownDevice], and [ErrUnsupported] where this program has no such fault.
 	Inject(ctx context.Context, spec Spec) (Fault, error)
 	// Clear ends the faults that are meant and returns them. Clearing nothing
 	// is no error, except that an ID or Device that is not there is [ErrNotFound].
@@ -143,6 +143,10 @@ type Interface interface {
 // ErrNotFound is what an [Interface] returns, wrapped in words, for a device or
 // fault that is not there.
 var ErrNotFound = errors.New("not found")
+
+// ErrUnsupported is what an [Interface] returns, wrapped in words, for a kind of
+// fault that it can't bring about.
+var ErrUnsupported = errors.New("unsupported")
 
 // Duration is a time.Duration written like 1.5s.
 type Duration time.Duration
