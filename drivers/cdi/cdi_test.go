@@ -19,6 +19,7 @@ import (
 
 const (
 	driver = "gpu.gpuladder.dev"
+	boot   = "boot-1"
 	uid    = types.UID("0b7c5e5e-8c4e-4a55-9d3b-3e8e7f0a3c11")
 	second = types.UID("1b7c5e5e-8c4e-4a55-9d3b-3e8e7f0a3c12")
 )
@@ -114,7 +115,7 @@ func TestWhatAContainerSees(t *testing.T) {
 	claims := map[types.UID]*checkpoint.Claim{uid: one, second: several}
 	folder := NewFolder(filepath.Join(t.TempDir(), "cdi"), driver)
 	for id, claim := range claims {
-		if err := folder.Write(id, claim, editsOf(claim)); err != nil {
+		if err := folder.Write(boot, id, claim, editsOf(claim)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -191,7 +192,7 @@ func TestSameDeviceTwiceAndShares(t *testing.T) {
 	claim.Devices[1].AdminAccess = true
 	claim.Devices[0].ShareID = "share-1"
 	folder := NewFolder(t.TempDir(), driver)
-	if err := folder.Write(uid, claim, editsOf(claim)); err != nil {
+	if err := folder.Write(boot, uid, claim, editsOf(claim)); err != nil {
 		t.Fatal(err)
 	}
 	env, nodes := container(t, folder, map[types.UID]*checkpoint.Claim{uid: claim}, use{uid, ""})
@@ -206,10 +207,10 @@ func TestSameDeviceTwiceAndShares(t *testing.T) {
 func TestFilesSurviveOnlyWhole(t *testing.T) {
 	folder := NewFolder(t.TempDir(), driver)
 	claim := claimOf(device("a", "gpu-0", "H100"))
-	if err := folder.Write(uid, claim, Edits{}); err == nil {
+	if err := folder.Write(boot, uid, claim, Edits{}); err == nil {
 		t.Error("a device without edits was accepted")
 	}
-	if err := folder.Write(uid, claim, editsOf(claim)); err != nil {
+	if err := folder.Write(boot, uid, claim, editsOf(claim)); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := filepath.Base(folder.Path(uid)), "gpu.gpuladder.dev-claim_"+string(uid)+".json"; got != want {
@@ -220,16 +221,24 @@ func TestFilesSurviveOnlyWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	claim.Phase = checkpoint.PrepareCompleted
-	if err := folder.Write(uid, claim, editsOf(claim)); err != nil {
+	if err := folder.Write(boot, uid, claim, editsOf(claim)); err != nil {
 		t.Fatal(err)
 	}
 	if after, err := os.Stat(folder.Path(uid)); err != nil || !os.SameFile(before, after) {
 		t.Errorf("a file that was right was written again, %v", err)
 	}
+	other := claim.DeepCopy()
+	other.Devices[0].Name = "gpu-1"
+	if !folder.Has(boot, uid, claim) || folder.Has("boot-2", uid, claim) || folder.Has(boot, uid, other) || folder.Has(boot, second, claim) {
+		t.Error("it is not told right for what there is a file")
+	}
 	if err := os.WriteFile(folder.Path(uid), []byte("torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := folder.Write(uid, claim, editsOf(claim)); err != nil {
+	if folder.Has(boot, uid, claim) {
+		t.Error("a torn file passes for one")
+	}
+	if err := folder.Write(boot, uid, claim, editsOf(claim)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := cdi.ReadSpec(folder.Path(uid), 0); err != nil {
@@ -245,11 +254,11 @@ func TestFilesSurviveOnlyWhole(t *testing.T) {
 func TestClaimsAreFoundByTheirFiles(t *testing.T) {
 	path := t.TempDir()
 	folder := NewFolder(path, driver)
-	if found, err := NewFolder(filepath.Join(path, "gone"), driver).Claims(); err != nil || len(found) != 0 {
+	if found, err := NewFolder(filepath.Join(path, "gone"), driver).Claims(boot); err != nil || len(found) != 0 {
 		t.Errorf("a folder that is not there has %v, %v", found, err)
 	}
 	claim := claimOf(device("a/b", "gpu-0", "H100"))
-	if err := folder.Write(uid, claim, editsOf(claim)); err != nil {
+	if err := folder.Write(boot, uid, claim, editsOf(claim)); err != nil {
 		t.Fatal(err)
 	}
 	others := []string{"other.json", driver + "_metadata_" + string(uid) + "_a.json", driver + "-claim_.json", ".gpu.example.com-claim_x.json.1.tmp"}
@@ -264,12 +273,15 @@ func TestClaimsAreFoundByTheirFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	found, err := folder.Claims()
+	found, err := folder.Claims(boot)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := claim.DeepCopy()
 	want.Phase = checkpoint.PrepareCompleted
+	if other, err := folder.Claims("boot-2"); err != nil || len(other) != 2 || other[uid] != nil {
+		t.Errorf("after a boot found %+v, %v", other, err)
+	}
 	if len(found) != 2 || !reflect.DeepEqual(found[uid], want) || found[second] != nil {
 		t.Errorf("found %+v", found)
 	}
@@ -285,7 +297,7 @@ func TestClaimsAreFoundByTheirFiles(t *testing.T) {
 
 func TestNamesThatCDICanNotHaveAreRefused(t *testing.T) {
 	claim := claimOf(device("a", "gpu-0", "H100"))
-	if _, err := Spec(driver, "", claim, editsOf(claim)); err == nil {
+	if _, err := Spec(driver, boot, "", claim, editsOf(claim)); err == nil {
 		t.Error("a claim without a UID was accepted")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -35,8 +36,8 @@ func (f *Folder) Path(uid types.UID) string {
 
 // Write makes the file of a claim hold what it should. A file that does is
 // left as it is.
-func (f *Folder) Write(uid types.UID, claim *checkpoint.Claim, edits Edits) error {
-	spec, err := Spec(f.driver, uid, claim, edits)
+func (f *Folder) Write(bootID string, uid types.UID, claim *checkpoint.Claim, edits Edits) error {
+	spec, err := Spec(f.driver, bootID, uid, claim, edits)
 	if err != nil {
 		return fmt.Errorf("making CDI spec of claim %s, %w", uid, err)
 	}
@@ -65,10 +66,17 @@ func (f *Folder) Remove(uid types.UID) error {
 	return nil
 }
 
+// Has says whether a claim has a file that was written for these devices in
+// this boot of the node.
+func (f *Folder) Has(bootID string, uid types.UID, claim *checkpoint.Claim) bool {
+	described, err := f.read(uid)
+	return err == nil && reflect.DeepEqual(described, describe(bootID, claim))
+}
+
 // Claims returns the claims that have a file, as the files describe them; nil
-// for one whose file can't be read. What a crash left of files that were being
-// written is removed.
-func (f *Folder) Claims() (map[types.UID]*checkpoint.Claim, error) {
+// for one whose file can't be read or is of another boot of the node. What a
+// crash left of files that were being written is removed.
+func (f *Folder) Claims(bootID string) (map[types.UID]*checkpoint.Claim, error) {
 	entries, err := os.ReadDir(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -92,20 +100,29 @@ func (f *Folder) Claims() (map[types.UID]*checkpoint.Claim, error) {
 		if !ours || !file || uid == "" {
 			continue
 		}
-		claims[types.UID(uid)] = f.describe(types.UID(uid))
+		claims[types.UID(uid)] = nil
+		if described, err := f.read(types.UID(uid)); err == nil && described.BootID == bootID {
+			claims[types.UID(uid)] = &described.Claim
+		}
 	}
 	return claims, nil
 }
 
-// describe returns nil for a file that says nothing of use.
-func (f *Folder) describe(uid types.UID) *checkpoint.Claim {
+// errNotDescribed occurs for a spec that some other program has written.
+var errNotDescribed = errors.New("it does not say for which claim it is")
+
+// read returns what the file of a claim says about the claim.
+func (f *Folder) read(uid types.UID) (description, error) {
+	var described description
 	spec, err := cdi.ReadSpec(f.Path(uid), 0)
 	if err != nil {
-		return nil
+		return described, err
 	}
-	claim := &checkpoint.Claim{}
-	if json.Unmarshal([]byte(spec.Annotations[annotation]), claim) != nil || claim.Name == "" {
-		return nil
+	if err := json.Unmarshal([]byte(spec.Annotations[annotation]), &described); err != nil {
+		return described, err
 	}
-	return claim
+	if described.Name == "" {
+		return described, errNotDescribed
+	}
+	return described, nil
 }

@@ -56,6 +56,13 @@ const (
 // checkpoint can be made again from the files.
 const annotation = "gpuladder.dev/claim"
 
+// description is what the annotation says, as JSON.
+type description struct {
+	// BootID is the boot of the node in which the file was written.
+	BootID string `json:"bootID"`
+	checkpoint.Claim
+}
+
 // wholeClaim stands where a request's name would: no container can name it,
 // since a request's name has no dot, so kubelet gives what is under it only to
 // containers that use the whole claim.
@@ -67,12 +74,17 @@ const unknownModel = "unknown"
 // Edits are what the hardware needs in a container for each device, by name.
 type Edits map[string]specs.ContainerEdits
 
-// Spec makes the CDI spec of a claim. It fails if edits of a device are missing.
-func Spec(driver string, uid types.UID, claim *checkpoint.Claim, edits Edits) (*specs.Spec, error) {
-	// Without what changes while the claim is prepared: the file stays the same.
-	described, err := json.Marshal(&checkpoint.Claim{
+// describe leaves out what changes while a claim is prepared, so that its file
+// stays the same.
+func describe(bootID string, claim *checkpoint.Claim) description {
+	return description{BootID: bootID, Claim: checkpoint.Claim{
 		Namespace: claim.Namespace, Name: claim.Name, Phase: checkpoint.PrepareCompleted, Devices: claim.Devices,
-	})
+	}}
+}
+
+// Spec makes the CDI spec of a claim. It fails if edits of a device are missing.
+func Spec(driver, bootID string, uid types.UID, claim *checkpoint.Claim, edits Edits) (*specs.Spec, error) {
+	described, err := json.Marshal(describe(bootID, claim))
 	if err != nil {
 		return nil, fmt.Errorf("describing claim, %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"tags.cncf.io/container-device-interface/specs-go"
 )
 
 // Source is what is needed to publish the devices of one node. It is safe for
@@ -30,6 +31,13 @@ type Inventory interface {
 	Source
 	// Health returns what is wrong with the devices now.
 	Health(ctx context.Context) (Report, error)
+	// Edits returns what a container needs to use a device of the pool: device
+	// nodes, mounts, variables of the hardware's own. For a partition that is
+	// made on demand it makes it first, or finds it made.
+	Edits(ctx context.Context, device string) (specs.ContainerEdits, error)
+	// Release undoes what Edits has made, once no claim uses the device any
+	// more. It is no error if there is nothing to undo.
+	Release(ctx context.Context, device string) error
 }
 
 // Pool is what one node has.

@@ -1,0 +1,205 @@
+package engine
+
+// This file refuses devices that a claim must not get.
+
+import (
+	"context"
+	"slices"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"gpuladder.dev/ladder/drivers/checkpoint"
+	"gpuladder.dev/ladder/drivers/inventory"
+)
+
+// available says whether a claim may have its devices: none has failed, and
+// none is held by another claim, whole or in part. A suspected device is no
+// reason: the claim was allocated before the suspicion, and the taint keeps
+// others away.
+//
+// This is the last line of defence against giving a device to two: the API
+// server frees the devices of a Pod that is deleted by force while its
+// containers still run.
+func (e *Engine) available(ctx context.Context, state *checkpoint.State, uid types.UID, wanted *checkpoint.Claim, pool inventory.Pool) error {
+	for _, device := range wanted.Devices {
+		if severity, why := e.Hardware.Trouble(device.Name); severity == inventory.Failed && !device.AdminAccess {
+			return fail(ClassDeviceFailed, "device %s has failed: %s", device.Name, why)
+		}
+	}
+	for _, other := range sorted(state.Claims) {
+		if other == uid {
+			continue
+		}
+		held := conflict(wanted, state.Claims[other], pool)
+		if held == nil {
+			continue
+		}
+		gone, err := e.guessWasWrong(ctx, other, state.Claims[other])
+		if err != nil {
+			return err
+		}
+		if gone {
+			klog.FromContext(ctx).Info("Dropping a claim that was assumed to be prepared", "other", other)
+			if err := e.undo(ctx, state, other); err != nil {
+				return err
+			}
+			continue
+		}
+		held.HolderUID = other
+		held.Holder = types.NamespacedName{Namespace: state.Claims[other].Namespace, Name: state.Claims[other].Name}
+		return &Error{Class: ClassDeviceHeld, Err: held}
+	}
+	// Each pair fits; do all together?
+	if device, fits := together(state, uid, wanted, pool); !fits {
+		return fail(ClassDeviceHeld, "device %s does not fit beside the other parts of its board that are in use", device)
+	}
+	return nil
+}
+
+func sorted(claims map[types.UID]*checkpoint.Claim) []types.UID {
+	var uids []types.UID
+	for uid := range claims {
+		uids = append(uids, uid)
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+// conflict finds a device that can't be used by both, or returns nil.
+func conflict(wanted, holder *checkpoint.Claim, pool inventory.Pool) *HeldError {
+	for _, device := range wanted.Devices {
+		for _, held := range holder.Devices {
+			switch {
+			case device.AdminAccess || held.AdminAccess:
+			case device.Name == held.Name:
+				if device.ShareID == "" || held.ShareID == "" || device.ShareID == held.ShareID {
+					return &HeldError{Device: device.Name, HolderDevice: held.Name}
+				}
+			case !fit(pool, device.Name, held.Name):
+				return &HeldError{Device: device.Name, HolderDevice: held.Name}
+			}
+		}
+	}
+	return nil
+}
+
+// together adds up what all claims consume of the shared counters. It names a
+// wanted device that is too much.
+func together(state *checkpoint.State, uid types.UID, wanted *checkpoint.Claim, pool inventory.Pool) (device string, fits bool) {
+	var all []string
+	for other, claim := range state.Claims {
+		if other != uid {
+			all = append(all, held(claim)...)
+		}
+	}
+	for _, name := range held(wanted) {
+		if all = append(all, name); !fit(pool, all...) {
+			return name, false
+		}
+	}
+	return "", true
+}
+
+func held(claim *checkpoint.Claim) []string {
+	var all []string
+	for _, device := range claim.Devices {
+		if !device.AdminAccess {
+			all = append(all, device.Name)
+		}
+	}
+	return all
+}
+
+// fit says whether the devices can be in use at the same time by what they
+// consume of the pool's counters. Devices that are not in the pool consume
+// nothing; one that is named twice consumes once.
+func fit(pool inventory.Pool, devices ...string) bool {
+	type counter struct{ set, name string }
+	left := map[counter]*resource.Quantity{}
+	for i := range pool.SharedCounters {
+		for name, value := range pool.SharedCounters[i].Counters {
+			amount := value.Value.DeepCopy()
+			left[counter{pool.SharedCounters[i].Name, name}] = &amount
+		}
+	}
+	counted := map[string]bool{}
+	for _, name := range devices {
+		device := find(pool, name)
+		if device == nil || counted[name] {
+			continue
+		}
+		counted[name] = true
+		for _, consumed := range device.ConsumesCounters {
+			for name, value := range consumed.Counters {
+				amount := left[counter{consumed.CounterSet, name}]
+				if amount == nil {
+					return false
+				}
+				if amount.Sub(value.Value); amount.Sign() < 0 {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// guessWasWrong looks again at a holder that is known only by its allocation as
+// it was when the checkpoint was lost. Where the API server now says that the
+// claim is over, it never was prepared here or kubelet has unprepared it.
+func (e *Engine) guessWasWrong(ctx context.Context, uid types.UID, holder *checkpoint.Claim) (bool, error) {
+	if holder.Evidence != checkpoint.FromAPI {
+		return false, nil
+	}
+	claim, err := e.Claims.Get(ctx, holder.Namespace, holder.Name)
+	if err != nil {
+		return false, &Error{Class: ClassAPI, Err: err}
+	}
+	return e.over(uid, claim) != "", nil
+}
+
+// over says why a claim with this UID no longer needs what was prepared for it
+// here, or "" if it does.
+func (e *Engine) over(uid types.UID, claim *resourcev1.ResourceClaim) string {
+	switch {
+	case claim == nil:
+		return "it is gone"
+	case claim.UID != uid:
+		return "another claim has its name"
+	case claim.Status.Allocation == nil:
+		return "it is no longer allocated"
+	case len(e.allocated(claim)) == 0:
+		return "it is no longer allocated on this node"
+	case len(claim.Status.ReservedFor) == 0:
+		return "it is reserved for nobody"
+	}
+	return ""
+}
+
+// allocated are the devices of this node that a claim has.
+func (e *Engine) allocated(claim *resourcev1.ResourceClaim) []checkpoint.Device {
+	if claim.Status.Allocation == nil {
+		return nil
+	}
+	var devices []checkpoint.Device
+	for i := range claim.Status.Allocation.Devices.Results {
+		if result := &claim.Status.Allocation.Devices.Results[i]; result.Driver == e.Driver && result.Pool == e.Pool {
+			devices = append(devices, deviceOf(result))
+		}
+	}
+	return devices
+}
+
+func deviceOf(result *resourcev1.DeviceRequestAllocationResult) checkpoint.Device {
+	made := checkpoint.Device{Request: result.Request, Name: result.Device}
+	if result.AdminAccess != nil {
+		made.AdminAccess = *result.AdminAccess
+	}
+	if result.ShareID != nil {
+		made.ShareID = *result.ShareID
+	}
+	return made
+}

@@ -1,0 +1,88 @@
+package engine
+
+// This file holds the errors by class, for metrics and for whoever branches.
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Class is why preparing failed, as a label of metrics.
+type Class string
+
+// Classes. Those down to DeviceFailed are about the claim, and kubelet's asking
+// again changes nothing by itself.
+const (
+	// ClassNotAllocated: the claim has no allocation, or none of this node.
+	ClassNotAllocated Class = "NotAllocated"
+	// ClassUnsupported: the claim asks for what this driver does not do.
+	ClassUnsupported Class = "Unsupported"
+	// ClassUnknownDevice: the node has no such device.
+	ClassUnknownDevice Class = "UnknownDevice"
+	// ClassDeviceHeld: another claim was prepared for the device.
+	ClassDeviceHeld Class = "DeviceHeld"
+	// ClassDeviceFailed: the device is known to have failed.
+	ClassDeviceFailed Class = "DeviceFailed"
+	// ClassUnprepared: the claim was unprepared while it was being prepared.
+	ClassUnprepared Class = "Unprepared"
+	// ClassHardware: the hardware could not be read or made ready.
+	ClassHardware Class = "Hardware"
+	// ClassCheckpoint: the checkpoint could not be read or written.
+	ClassCheckpoint Class = "Checkpoint"
+	// ClassCDI: the CDI file could not be written or removed.
+	ClassCDI Class = "CDI"
+	// ClassAPI: the API server could not be asked.
+	ClassAPI Class = "API"
+	// ClassOther is everything else.
+	ClassOther Class = "Other"
+)
+
+// Classes are all classes.
+func Classes() []Class {
+	return []Class{
+		ClassNotAllocated, ClassUnsupported, ClassUnknownDevice, ClassDeviceHeld, ClassDeviceFailed, ClassUnprepared,
+		ClassHardware, ClassCheckpoint, ClassCDI, ClassAPI, ClassOther,
+	}
+}
+
+// Error is an error with its class.
+type Error struct {
+	Class Class
+	Err   error
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// ClassOf finds the class of an error.
+func ClassOf(err error) Class {
+	var classed *Error
+	if errors.As(err, &classed) {
+		return classed.Class
+	}
+	return ClassOther
+}
+
+func fail(class Class, format string, args ...any) error {
+	return &Error{Class: class, Err: fmt.Errorf(format, args...)}
+}
+
+// HeldError says which claim holds a device, or a part of the same board.
+type HeldError struct {
+	Device string
+	// Holder is the claim that holds it, by HolderDevice.
+	Holder       types.NamespacedName
+	HolderUID    types.UID
+	HolderDevice string
+}
+
+func (e *HeldError) Error() string {
+	with := ""
+	if e.HolderDevice != e.Device {
+		with = fmt.Sprintf(", which shares the board as %s", e.HolderDevice)
+	}
+	return fmt.Sprintf("device %s is still held by claim %s (%s)%s: it is free when that claim is unprepared", e.Device, e.Holder, e.HolderUID, with)
+}
