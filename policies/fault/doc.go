@@ -16,8 +16,7 @@
 // Bodies are decoded strictly: a field that is unknown, written in another
 // case, given twice or of no use to the kind is an error, 400. What names a
 // device or fault that is not there is 404, a fault that the program can't bring
-// about 422. Every error is {"error":"…"} in
-// words for a person.
+// about 422. Every error is {"error":"…"} in words for a person.
 //
 // [Handler] is the driver's side of it over whatever implements [Interface],
 // [Client] is the other side and implements [Interface] itself. The package
