@@ -6,5 +6,8 @@ package main
 
 import (
 	//mage:import
-	_ "gpuladder.dev/ladder/tools/targets"
+	"gpuladder.dev/ladder/tools/targets"
 )
+
+// Aliases are short names: `go tool mage e2e` runs the end-to-end suites.
+var Aliases = map[string]any{"e2e": targets.E2e.All}

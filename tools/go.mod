@@ -3,6 +3,7 @@ module gpuladder.dev/ladder/tools
 go 1.26.0
 
 require (
+	github.com/magefile/mage v1.17.2
 	github.com/spf13/cobra v1.10.2
 	golang.org/x/term v0.45.0
 	gpuladder.dev/ladder/policies v0.0.0
@@ -25,7 +26,6 @@ require (
 	github.com/google/cel-go v0.29.2 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/magefile/mage v1.17.2 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect

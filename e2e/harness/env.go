@@ -1,0 +1,96 @@
+package harness
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"gpuladder.dev/ladder/e2e/images"
+)
+
+// Namespace is where the harness installs Ladder, and Release what Helm calls
+// the installation.
+const (
+	Namespace = "ladder-system"
+	Release   = "ladder"
+)
+
+// driverImage is the image that holds the test workload.
+const driverImage = "ladder-driver"
+
+// env is what the suites are told.
+type env struct {
+	Variables map[string]string `json:"variables"`
+}
+
+// env describes the cluster with the images in it.
+func (h *harness) env(built *images.Set) *env {
+	return &env{Variables: map[string]string{
+		"LADDER_E2E_PROVIDER":  "kind",
+		"LADDER_E2E_CLUSTER":   h.Name,
+		"LADDER_E2E_IMAGE":     built.Reference(driverImage),
+		"LADDER_E2E_NAMESPACE": Namespace,
+		"KUBECONFIG":           h.cluster.Kubeconfig(),
+	}}
+}
+
+// Env returns the variables by which tests reach the cluster that Up brought
+// up, as NAME=VALUE, sorted. No value holds a space.
+func Env(o Options) ([]string, error) {
+	o.complete()
+	e, err := readEnv(o.Name)
+	if err != nil {
+		return nil, err
+	}
+	if e == nil {
+		return nil, fmt.Errorf("looking for cluster %s, the harness has not brought it up; `ladder-lab e2e up` does", o.Name)
+	}
+	lines := make([]string, 0, len(e.Variables))
+	for name, value := range e.Variables {
+		lines = append(lines, name+"="+value)
+	}
+	slices.Sort(lines)
+	return lines, nil
+}
+
+func (e *env) write(name string) error {
+	path, err := stateFile(name)
+	if err != nil {
+		return err
+	}
+	content, err := json.MarshalIndent(e, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("remembering cluster %s, %w", name, err)
+	}
+	if err := os.WriteFile(path+".new", append(content, '\n'), 0o600); err != nil {
+		return fmt.Errorf("remembering cluster %s, %w", name, err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// readEnv returns nil where nothing is remembered.
+func readEnv(name string) (*env, error) {
+	path, err := stateFile(name)
+	if err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for cluster %s, %w", name, err)
+	}
+	e := &env{}
+	if err := json.Unmarshal(content, e); err != nil {
+		return nil, fmt.Errorf("decoding %s, %w", path, err)
+	}
+	return e, nil
+}

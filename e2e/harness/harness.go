@@ -1,0 +1,202 @@
+// Package harness brings up what the end-to-end suites test: a kind cluster
+// with the images of this tree in its nodes and Ladder installed from the
+// chart. Everything that is there already is used again, so that a second run
+// takes only what has changed.
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gpuladder.dev/ladder/e2e/cluster/binaries"
+	"gpuladder.dev/ladder/e2e/cluster/docker"
+	"gpuladder.dev/ladder/e2e/cluster/kind"
+	"gpuladder.dev/ladder/e2e/cluster/nodeimage"
+	"gpuladder.dev/ladder/e2e/images"
+)
+
+// Options say what is brought up.
+type Options struct {
+	// Name of the cluster. Default: kind.DefaultName.
+	Name string
+	// Source of the node image. Default: nodeimage.Auto.
+	Source nodeimage.Source
+	// Progress is told what happens, line by line.
+	Progress io.Writer
+}
+
+func (o *Options) complete() {
+	if o.Name == "" {
+		o.Name = kind.DefaultName
+	}
+	if o.Source == "" {
+		o.Source = nodeimage.Auto
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	o.Progress = binaries.SerialWriter(o.Progress)
+}
+
+// harness is one Up under way.
+type harness struct {
+	Options
+	engine  *docker.Engine
+	cluster *kind.Cluster
+	start   time.Time
+}
+
+// Up brings the cluster up, or what of it is missing, and remembers how tests
+// reach it (see [Env]). It says what it is going to do before it does it. After
+// an error everything is left as it is: Up goes on from there, Down removes it.
+func Up(ctx context.Context, o Options) error {
+	o.complete()
+	h := &harness{Options: o, start: time.Now()}
+	if err := h.open(ctx); err != nil {
+		return err
+	}
+	built, err := h.build(ctx)
+	if err != nil {
+		return err
+	}
+	if err := h.up(ctx); err != nil {
+		return err
+	}
+	if err := h.cluster.LoadImages(ctx, built.Archives()...); err != nil {
+		return err
+	}
+	if err := h.install(ctx, built.Tag); err != nil {
+		return err
+	}
+	if err := h.env(built).write(o.Name); err != nil {
+		return err
+	}
+	h.say("cluster %s with Ladder is ready after %.0f s", o.Name, time.Since(h.start).Seconds())
+	return nil
+}
+
+// open makes sure of a container engine, having told everything that will be
+// done and is missing.
+func (h *harness) open(ctx context.Context) error {
+	plan, err := docker.Detect(ctx, docker.Options{Install: true, Progress: h.Progress})
+	if err != nil {
+		return err
+	}
+	node, err := nodeimage.PlanFor(ctx, nodeimage.Options{Source: h.Source, Progress: h.Progress})
+	if err != nil {
+		return err
+	}
+	h.say("to bring up the cluster %s, this will\n%s", h.Name, strings.TrimRight(plan.String(), "\n"))
+	for _, step := range node.Steps {
+		h.say("- %s, unless the engine has it", step)
+	}
+	if len(node.Missing) > 0 {
+		return fmt.Errorf("bringing up a cluster, what is missing: %s", strings.Join(node.Missing, "; "))
+	}
+	h.engine, err = plan.Open(ctx)
+	return err
+}
+
+// build makes the images of this tree.
+func (h *harness) build(ctx context.Context) (*images.Set, error) {
+	h.say("building Ladder's images")
+	return images.Build(ctx, h.engine, h.Progress)
+}
+
+// up attaches to the cluster, or creates it. One that was made from another
+// node image is made anew.
+func (h *harness) up(ctx context.Context) error {
+	image, err := nodeimage.Ensure(ctx, nodeimage.Options{Source: h.Source, Engine: h.engine, Progress: h.Progress})
+	if err != nil {
+		return err
+	}
+	h.cluster, err = kind.Attach(ctx, h.Name, h.engine, h.Progress)
+	switch {
+	case err == nil && h.cluster.State().Image == image:
+		if err := h.cluster.Ready(ctx); err == nil {
+			h.say("using the cluster %s that is there", h.Name)
+			return nil
+		}
+		h.say("the cluster %s that is there is not well; making it anew", h.Name)
+	case err == nil:
+		h.say("the cluster %s was made from another node image; making it anew", h.Name)
+	case errors.Is(err, kind.ErrNotFound):
+	default:
+		h.say("%v; making it anew", err)
+	}
+	if !errors.Is(err, kind.ErrNotFound) {
+		if err := kind.Remove(ctx, h.Name, h.engine, h.Progress); err != nil {
+			return err
+		}
+	}
+	h.cluster, err = kind.Create(ctx, kind.Options{Name: h.Name, Image: image, Engine: h.engine, Progress: h.Progress})
+	return err
+}
+
+// Down removes the cluster and stops a private container engine, unless
+// containers of somebody else run in it. Calling it again does nothing.
+func Down(ctx context.Context, o Options) error {
+	o.complete()
+	engine, err := running(ctx, o)
+	if err != nil || engine == nil {
+		return errors.Join(err, forget(o.Name))
+	}
+	if err := kind.Remove(ctx, o.Name, engine, o.Progress); err != nil {
+		return err
+	}
+	if err := forget(o.Name); err != nil {
+		return err
+	}
+	if idle, err := engine.Idle(ctx); err != nil || !idle {
+		return err
+	}
+	return engine.Close(ctx)
+}
+
+// running is the engine in which a cluster can be: a private one that was left
+// running, else the user's. Nil where there is neither.
+func running(ctx context.Context, o Options) (*docker.Engine, error) {
+	engine, err := docker.Running(ctx, docker.Options{Progress: o.Progress})
+	if err != nil || engine != nil {
+		return engine, err
+	}
+	if env, err := readEnv(o.Name); err != nil || env == nil {
+		return nil, err
+	}
+	plan, err := docker.Detect(ctx, docker.Options{Progress: o.Progress})
+	if missing := new(docker.MissingError); errors.As(err, &missing) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return plan.Open(ctx)
+}
+
+func (h *harness) say(format string, args ...any) { fmt.Fprintf(h.Progress, format+"\n", args...) }
+
+// stateFile is where the harness remembers a cluster.
+func stateFile(name string) (string, error) {
+	cache, err := binaries.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, "e2e", name+".json"), nil
+}
+
+func forget(name string) error {
+	path, err := stateFile(name)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(path); err != nil {
+		return fmt.Errorf("forgetting cluster %s, %w", name, err)
+	}
+	return nil
+}

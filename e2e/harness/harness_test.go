@@ -1,0 +1,47 @@
+package harness
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"gpuladder.dev/ladder/e2e/images"
+)
+
+func TestTheTestWorkloadHasAnImage(t *testing.T) {
+	if _, err := images.Lookup(driverImage); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEnvIsRememberedAndForgotten(t *testing.T) {
+	t.Setenv("LADDER_CACHE", t.TempDir())
+	o := Options{Name: "some"}
+	if _, err := Env(o); err == nil || !strings.Contains(err.Error(), "e2e up") {
+		t.Errorf("got %v, want an error that names the command", err)
+	}
+	if err := forget(o.Name); err != nil {
+		t.Errorf("forgetting what was never there, %v", err)
+	}
+	e := &env{Variables: map[string]string{"B": "2", "A": "1"}}
+	if err := e.write(o.Name); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := Env(o)
+	if err != nil || !slices.Equal(lines, []string{"A=1", "B=2"}) {
+		t.Errorf("got %v, %v", lines, err)
+	}
+	if err := forget(o.Name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Env(o); err == nil {
+		t.Error("a forgotten cluster was found")
+	}
+}
+
+func TestValuesBecomeFlags(t *testing.T) {
+	got := sets([][2]string{{"a.b", "1"}, {"c", "x"}})
+	if !slices.Equal(got, []string{"--set", "a.b=1", "--set", "c=x"}) {
+		t.Errorf("got %v", got)
+	}
+}

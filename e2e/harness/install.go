@@ -1,0 +1,61 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"gpuladder.dev/ladder/e2e/cluster/binaries"
+	"gpuladder.dev/ladder/e2e/cluster/kind"
+)
+
+// install installs the chart, or upgrades what is installed, and waits until
+// every part of it is ready.
+func (h *harness) install(ctx context.Context, tag string) error {
+	tools, err := binaries.Ensure(ctx, h.Progress, binaries.Helm4)
+	if err != nil {
+		return err
+	}
+	root, err := binaries.Root()
+	if err != nil {
+		return err
+	}
+	h.say("installing the chart")
+	return h.helm(ctx, tools.Path(binaries.Helm4), append([]string{
+		"upgrade", "--install", Release, filepath.Join(root, "charts", "ladder"),
+		"--namespace", Namespace, "--create-namespace", "--kubeconfig", h.cluster.Kubeconfig(),
+		"--wait", "--timeout", "5m",
+	}, sets(values(tag))...))
+}
+
+// values are what the suites want otherwise than a user would.
+func values(tag string) [][2]string {
+	return [][2]string{
+		{"global.image.tag", tag},
+		{"global.image.pullPolicy", "Never"},
+		{"driver.allowFaults", "true"},
+		{"driver.bootIDFile", kind.BootIDFile},
+	}
+}
+
+func sets(values [][2]string) []string {
+	args := make([]string, 0, 2*len(values))
+	for _, v := range values {
+		args = append(args, "--set", v[0]+"="+v[1])
+	}
+	return args
+}
+
+// helm runs helm; its error says what helm said.
+func (h *harness) helm(ctx context.Context, program string, args []string) error {
+	var out bytes.Buffer
+	x := exec.CommandContext(ctx, program, args...)
+	x.Stdout, x.Stderr = &out, &out
+	if err := x.Run(); err != nil {
+		return fmt.Errorf("running helm %s, %w\n%s", args[0], err, strings.TrimSpace(out.String()))
+	}
+	return nil
+}

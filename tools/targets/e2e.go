@@ -1,0 +1,121 @@
+package targets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/magefile/mage/mg"
+)
+
+// E2e are the targets that test Ladder end to end.
+type E2e mg.Namespace
+
+// All brings a cluster up with Ladder in it, runs the suites and takes the
+// cluster down: `go tool mage e2e [-provider=kind|lab] [-run=REGEX] [-keep]
+// [-core]`. With -keep the cluster stays, for the next run or for a look.
+func (E2e) All(ctx context.Context, provider, run *string, keep, core *bool) error {
+	p := value(provider, "kind")
+	if p != "kind" && p != "lab" {
+		return fmt.Errorf("choosing the provider, -provider is kind or lab and not %q", p)
+	}
+	lab, err := ladderLab(ctx)
+	if err != nil {
+		return err
+	}
+	args := []string{"-tags=e2e", "-count=1", "-timeout=60m"}
+	if r := value(run, ""); r != "" {
+		args = append(args, "-run="+r)
+	}
+	args = append(args, "./e2e/suites/...")
+	artifacts, err := artifactsDir("e2e")
+	if err != nil {
+		return err
+	}
+	env := []string{"LADDER_E2E_PROVIDER=" + p, "LADDER_E2E_ARTIFACTS=" + artifacts}
+	if value(core, false) {
+		env = append(env, "LADDER_E2E_CORE=1")
+	}
+	if p == "lab" { // The suites start the lab themselves: it takes seconds.
+		if _, err := controlPlane(ctx); err != nil {
+			return err
+		}
+		return step("running the suites in a lab", func() error { return goTest(ctx, "e2e", env, args...) })
+	}
+	return withCluster(ctx, lab, value(keep, false), func(cluster []string) error {
+		return step("running the suites on kind", func() error { return goTest(ctx, "e2e", append(env, cluster...), args...) })
+	})
+}
+
+// Up brings up the cluster of the end-to-end tests, with Ladder in it, and
+// leaves it running: `go tool mage e2e -keep` then uses it.
+func (E2e) Up(ctx context.Context) error {
+	lab, err := ladderLab(ctx)
+	if err != nil {
+		return err
+	}
+	return step("bringing up a cluster with Ladder", lab("e2e", "up").run1(ctx))
+}
+
+// Down takes down the cluster of the end-to-end tests and what was started for it.
+func (E2e) Down(ctx context.Context) error {
+	lab, err := ladderLab(ctx)
+	if err != nil {
+		return err
+	}
+	return step("taking the cluster down", lab("e2e", "down").run1(ctx))
+}
+
+// Upstream runs Kubernetes' own suite for dynamic resource allocation against
+// the stock scheduler and against ladder-scheduler, and compares.
+func (E2e) Upstream(ctx context.Context) error {
+	lab, err := ladderLab(ctx)
+	if err != nil {
+		return err
+	}
+	return step("running Kubernetes' own DRA suite", lab("upstream").run1(ctx))
+}
+
+// withCluster runs f with the variables that tell tests about the cluster.
+func withCluster(ctx context.Context, lab func(...string) command, keep bool, f func(env []string) error) error {
+	down := func() error {
+		if keep {
+			fmt.Println("the cluster is kept; `go tool mage e2e:down` takes it down")
+			return nil
+		}
+		return step("taking the cluster down", lab("e2e", "down").run1(context.WithoutCancel(ctx)))
+	}
+	if err := step("bringing up a cluster with Ladder", lab("e2e", "up").run1(ctx)); err != nil {
+		return errors.Join(err, down())
+	}
+	env, err := lab("e2e", "env").output(ctx)
+	if err != nil {
+		return errors.Join(err, down())
+	}
+	return errors.Join(f(strings.Fields(env)), down())
+}
+
+// run1 is run as a function, for step.
+func (c command) run1(ctx context.Context) func() error {
+	return func() error { return c.run(ctx) }
+}
+
+// artifactsDir makes a folder below .artifacts.
+func artifactsDir(name string) (string, error) {
+	root, err := repositoryRoot()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, ".artifacts", name)
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+func value[T any](given *T, otherwise T) T {
+	if given == nil {
+		return otherwise
+	}
+	return *given
+}
