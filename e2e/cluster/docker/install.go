@@ -3,17 +3,14 @@ package docker
 // Installing Debian's Docker without starting it as a service.
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
-	"strings"
-	"sync"
-	"time"
+
+	"gpuladder.dev/ladder/e2e/cluster/apt"
 )
 
 // policyFile is asked by Debian's packages before they start a service.
@@ -30,19 +27,12 @@ func install(ctx context.Context, progress io.Writer, policy string, lookPath fu
 		return err
 	}
 	defer func() { err = errors.Join(err, restore()) }()
-	fmt.Fprintln(progress, "installing docker.io with apt-get")
-	start := time.Now()
-	if err := apt(ctx, progress, "install", "-y", "--no-install-recommends", "docker.io"); err != nil {
-		// The lists may be missing or old.
-		if updateErr := apt(ctx, progress, "update"); updateErr != nil {
-			return errors.Join(err, updateErr)
-		}
-		if err := apt(ctx, progress, "install", "-y", "--no-install-recommends", "docker.io"); err != nil {
-			return err
-		}
+	installer := apt.New(progress)
+	if err := installer.Ensure(ctx, "docker.io"); err != nil {
+		return err
 	}
 	if _, err := lookPath("docker"); err != nil {
-		if err := apt(ctx, progress, "install", "-y", "--no-install-recommends", "docker-cli"); err != nil {
+		if err := installer.Ensure(ctx, "docker-cli"); err != nil {
 			return err
 		}
 	}
@@ -51,7 +41,6 @@ func install(ctx context.Context, progress io.Writer, policy string, lookPath fu
 			return fmt.Errorf("installing docker.io, it brought no %s, %w", name, err)
 		}
 	}
-	fmt.Fprintf(progress, "installed docker.io in %.0f s\n", time.Since(start).Seconds())
 	return nil
 }
 
@@ -65,11 +54,7 @@ func forbidServices(path string) (func() error, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keeping apt-get from starting services, %w", err)
 	}
-	_, err = f.WriteString(noServices)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, fmt.Errorf("keeping apt-get from starting services, %w", err)
-	}
-	return func() error {
+	restore := func() error {
 		if content, err := os.ReadFile(path); err != nil || string(content) != noServices {
 			return nil // somebody else's by now
 		}
@@ -77,40 +62,10 @@ func forbidServices(path string) (func() error, error) {
 			return fmt.Errorf("allowing services to be started again, %w", err)
 		}
 		return nil
-	}, nil
-}
-
-// apt runs apt-get, and says that it goes on where it takes long.
-func apt(ctx context.Context, progress io.Writer, args ...string) error {
-	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-o", "DPkg::Lock::Timeout=120"}, args...)...)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	// Breaking off by SIGKILL would leave half-configured packages.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = time.Minute
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	stop := make(chan struct{})
-	var beat sync.WaitGroup
-	beat.Go(func() {
-		tick := time.NewTicker(20 * time.Second)
-		defer tick.Stop()
-		start := time.Now()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-				fmt.Fprintf(progress, "apt-get %s … %.0f s\n", args[0], time.Since(start).Seconds())
-			}
-		}
-	})
-	err := cmd.Run()
-	close(stop)
-	beat.Wait()
-	if err != nil {
-		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		return fmt.Errorf("running apt-get %s, %w; its last words are\n%s", strings.Join(args, " "), err,
-			strings.Join(lines[max(0, len(lines)-10):], "\n"))
 	}
-	return nil
+	_, err = f.WriteString(noServices)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, errors.Join(fmt.Errorf("keeping apt-get from starting services, %w", err), restore())
+	}
+	return restore, nil
 }
