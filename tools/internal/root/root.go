@@ -13,6 +13,7 @@ import (
 	"gpuladder.dev/ladder/tools/internal/build"
 	"gpuladder.dev/ladder/tools/internal/command"
 	"gpuladder.dev/ladder/tools/internal/decision"
+	"gpuladder.dev/ladder/tools/internal/fault"
 	"gpuladder.dev/ladder/tools/internal/policy"
 )
 
@@ -67,6 +68,7 @@ record of why.`,
 		decision.NewExplainCommand(s),
 		decision.NewReplayCommand(s),
 		policy.NewCommand(s),
+		fault.NewCommand(s),
 		build.NewVersionCommand(s),
 	)
 	nameExamples(root, name)
