@@ -41,6 +41,7 @@ func main() {
 type options struct {
 	node, kubeconfig, resource, folder, health, catalog, faultSocket string
 	allowFaults                                                      bool
+	verbosity                                                        int
 	// client is what a test replaces.
 	client func(kubeconfig string) (kubernetes.Interface, error)
 }
@@ -82,7 +83,7 @@ func (o *options) command(stderr io.Writer) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(stderr)))
+			logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(stderr), textlogger.Verbosity(o.verbosity)))
 			return o.run(klog.NewContext(cmd.Context(), logger))
 		},
 	}
@@ -94,6 +95,7 @@ func (o *options) command(stderr io.Writer) *cobra.Command {
 	flags.StringVar(&o.health, "health-address", "", "where to serve /healthz and /readyz, such as :8081; empty for nowhere")
 	flags.StringVar(&o.catalog, "catalog", "", "a tier catalog in place of the built-in one")
 	flags.BoolVar(&o.allowFaults, "allow-faults", false, "take faults (xid, lost) on the fault socket")
+	flags.IntVar(&o.verbosity, "v", 2, "verbosity of the log, 0 to 10")
 	flags.StringVar(&o.faultSocket, "fault-socket", "/run/ladder/fault.sock", "where to take faults with --allow-faults")
 	return cmd
 }

@@ -110,7 +110,7 @@ func TestProgram(t *testing.T) {
 	o := &options{client: func(string) (kubernetes.Interface, error) { return client, nil }}
 	out := &output{}
 	cmd := o.command(out)
-	cmd.SetArgs([]string{"--node-name", "n", "--kubelet-dir", dir, "--resource-name", "example.com/gpu", "--health-address", health, "--allow-faults", "--fault-socket", socket})
+	cmd.SetArgs([]string{"--node-name", "n", "--kubelet-dir", dir, "--resource-name", "example.com/gpu", "--v=4", "--health-address", health, "--allow-faults", "--fault-socket", socket})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.ExecuteContext(ctx) }()
