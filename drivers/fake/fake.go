@@ -27,11 +27,11 @@ var _ inventory.Source = &Inventory{}
 // New returns the inventory of a node of a fleet. It fails if the fleet has no
 // such node.
 func New(f *fleet.Fleet, node string) (*Inventory, error) {
-	devices, err := f.Devices(node)
+	pool, err := f.PoolOf(node)
 	if err != nil {
 		return nil, fmt.Errorf("making inventory, %w", err)
 	}
-	return &Inventory{changed: make(chan struct{}, 1), pool: inventory.Pool{Devices: devices}}, nil
+	return &Inventory{changed: make(chan struct{}, 1), pool: inventory.Pool(pool)}, nil
 }
 
 // Pool implements [inventory.Source].

@@ -229,13 +229,19 @@ func (p *poolState) same(current, wanted *resourcev1.ResourceSlice, goal resourc
 		current.Labels[LabelPublisher] == PublisherDirect &&
 		apiequality.Semantic.DeepEqual(current.OwnerReferences, p.owners()) &&
 		ptr.Equal(current.Spec.NodeName, wanted.Spec.NodeName) &&
-		resourceslice.DevicesDeepEqual(current.Spec.Devices, wanted.Spec.Devices)
+		sameContent(current, wanted)
+}
+
+// sameContent compares what the slices hold.
+func sameContent(a, b *resourcev1.ResourceSlice) bool {
+	return resourceslice.DevicesDeepEqual(a.Spec.Devices, b.Spec.Devices) &&
+		apiequality.Semantic.DeepEqual(a.Spec.SharedCounters, b.Spec.SharedCounters)
 }
 
 // checkStored finds out whether the API server dropped a field that it, or one
 // of its feature gates, does not know.
 func checkStored(sent, stored *resourcev1.ResourceSlice) error {
-	if resourceslice.DevicesDeepEqual(stored.Spec.Devices, sent.Spec.Devices) {
+	if sameContent(stored, sent) {
 		return nil
 	}
 	return &resourceslice.DroppedFieldsError{PoolName: sent.Spec.Pool.Name, DesiredSlice: sent, ActualSlice: stored}
