@@ -230,7 +230,7 @@ func (b *builder) save(ctx context.Context, built Built) (err error) {
 		return err
 	}
 	defer os.Remove(tmp.Name()) // fails once it has its name
-	if err := errors.Join(tmp.Chmod(0o644), tmp.Close()); err != nil {
+	if err := tmp.Close(); err != nil {
 		return err
 	}
 	args := []string{"save", "--output", tmp.Name()}
@@ -242,6 +242,10 @@ func (b *builder) save(ctx context.Context, built Built) (err error) {
 		}
 	}
 	if _, err := b.call(ctx, append(args, b.local(built.Reference))...); err != nil {
+		return err
+	}
+	// Some clients write for nobody but their user.
+	if err := os.Chmod(tmp.Name(), 0o644); err != nil {
 		return err
 	}
 	return os.Rename(tmp.Name(), built.Archive)

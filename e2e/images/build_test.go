@@ -62,7 +62,8 @@ func act(dir string, args []string) error {
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(args[2], content, 0o600)
+		// As docker does it: a new file in place of the old.
+		return errors.Join(os.RemoveAll(args[2]), os.WriteFile(args[2], content, 0o600))
 	case "load":
 		content, err := os.ReadFile(last)
 		if err != nil {
@@ -176,6 +177,9 @@ func TestBuildOnceThenReuse(t *testing.T) {
 	}
 	if content, err := os.ReadFile(set.Archives()[0]); err != nil || !strings.HasPrefix(string(content), "ladder/first:"+set.Tag+"\n") {
 		t.Errorf("the archive is %q, %v", content, err)
+	}
+	if info, err := os.Stat(set.Archives()[0]); err != nil || info.Mode() != 0o644 {
+		t.Errorf("the archive's mode is %v, %v", info.Mode(), err)
 	}
 	if got := progress.String(); strings.Count(got, "built ladder/") != 2 {
 		t.Errorf("progress %q", got)

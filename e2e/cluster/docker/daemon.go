@@ -352,7 +352,7 @@ func (d *daemon) clean(ctx context.Context, s *state) error {
 	// Containers that outlived their daemon hold its mounts.
 	err := d.endShims()
 	end(ctx, s.Containerd, 10*time.Second)
-	err = errors.Join(err, unmountBelow(d.paths.run, d.paths.data))
+	err = errors.Join(err, unmountBelow(d.paths.run, d.paths.data), removeCgroups(d.containers()))
 	if err != nil {
 		return fmt.Errorf("stopping the private daemon, %w", err)
 	}
@@ -368,6 +368,19 @@ func (d *daemon) clean(ctx context.Context, s *state) error {
 		return fmt.Errorf("forgetting the private daemon, %w", err)
 	}
 	return nil
+}
+
+// containers returns the IDs of the containers that are stored.
+func (d *daemon) containers() []string {
+	entries, err := os.ReadDir(filepath.Join(d.paths.data, "containers"))
+	if err != nil {
+		return nil // there were none yet
+	}
+	ids := make([]string, 0, len(entries))
+	for _, entry := range entries {
+		ids = append(ids, entry.Name())
+	}
+	return ids
 }
 
 // restoreNetwork puts the network back once the last private daemon of the

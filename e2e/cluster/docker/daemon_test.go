@@ -105,6 +105,9 @@ func assertNothingLeft(t *testing.T, p paths, before machineState) {
 	if err != nil || len(mounts) > 0 {
 		t.Errorf("mounts are left: %v, %v", mounts, err)
 	}
+	if groups, err := cgroupsOf((&daemon{paths: p}).containers()); err != nil || len(groups) > 0 {
+		t.Errorf("control groups are left: %v, %v", groups, err)
+	}
 	if _, err := os.Stat(p.run); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%s is left: %v", p.run, err)
 	}
@@ -288,6 +291,10 @@ func TestKilledDaemon(t *testing.T) {
 		t.Errorf("containers of the dead daemon run: %s", running)
 	}
 	kill()
+	_, err := os.Stat("/run/systemd/system") // where systemd rules, it owns the control groups
+	if groups, cgroupErr := cgroupsOf(e.daemon.containers()); cgroupErr != nil || len(groups) == 0 && err != nil {
+		t.Errorf("no control group is left, so this test shows less than it should: %v, %v", groups, cgroupErr)
+	}
 	left, err := Running(t.Context(), Options{Dir: dir, Progress: testWriter{t}})
 	if err != nil || left == nil {
 		t.Fatalf("Running = %v, %v", left, err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -111,6 +112,59 @@ func unmountBelow(dirs ...string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// removeCgroups removes the control groups that containers with these IDs have
+// left, where the daemon itself made them; those that systemd made go by
+// themselves.
+func removeCgroups(ids []string) error {
+	groups, err := cgroupsOf(ids)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, group := range groups {
+		var dirs []string
+		err := filepath.WalkDir(group, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("looking for control groups, %w", err))
+		}
+		for _, dir := range slices.Backward(dirs) {
+			// The files in it are the kernel's: only the folder itself can be removed.
+			if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("removing the control group %s, %w", dir, err))
+			}
+		}
+		_ = unix.Rmdir(filepath.Dir(group)) // goes with the last container
+	}
+	return errors.Join(errs...)
+}
+
+// cgroupsOf returns the control groups of the containers that there are.
+func cgroupsOf(ids []string) ([]string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("reading the mounts, %w", err)
+	}
+	defer f.Close()
+	var found []string
+	err = eachMount(f, func(target, fstype string) {
+		if fstype != "cgroup" && fstype != "cgroup2" {
+			return
+		}
+		for _, id := range ids {
+			group := filepath.Join(target, "docker", id)
+			if _, err := os.Stat(group); err == nil {
+				found = append(found, group)
+			}
+		}
+	})
+	return found, err
 }
 
 // overlayWorks tries an overlay in the folder and leaves nothing behind.
