@@ -155,3 +155,32 @@ func TestDecideSevenSlices(t *testing.T) {
 		t.Errorf("took %v", seen)
 	}
 }
+
+// TestDecideSetsOfPartitions: several partitions for one Pod, all of one board.
+func TestDecideSetsOfPartitions(t *testing.T) {
+	taker := newTaker(t, partitioned(8), v1alpha1.AcceleratorPolicySpec{
+		Count: ptr.To[int32](4),
+		Constraints: v1alpha1.Constraints{
+			MatchAttributes: []string{"gpu.gpuladder.dev/parentUUID"},
+			Selectors:       []string{`device.attributes["gpu.gpuladder.dev"].?profile.orValue("") == "1g.10gb"`},
+		},
+		Tiers: []v1alpha1.Tier{{Name: "h100", Models: []string{"H100"}}},
+	})
+	boards := map[string]bool{}
+	for i := range 9 {
+		d := taker.next()
+		// Four of a board's seven: the other three are not enough for one more.
+		if got := d.Outcome == v1alpha1.OutcomeAllocated; got != (i < 8) {
+			t.Fatalf("set %d: %s", i, d.Message)
+		} else if !got {
+			continue
+		}
+		board := fleet.GPUOf(d.Devices[0].Device)
+		for _, device := range d.Devices {
+			if fleet.GPUOf(device.Device) != board || boards[board] {
+				t.Errorf("set %d is %v", i, d.Devices)
+			}
+		}
+		boards[board] = true
+	}
+}
