@@ -1,5 +1,5 @@
-// Package binaries provides the programs of a Kubernetes control plane, and
-// the project's own, as files ready to run.
+// Package binaries provides the programs of a Kubernetes cluster, and the
+// project's own, as files ready to run.
 //
 // What others wrote (etcd, kube-apiserver, …) is built from Go modules at
 // pinned versions with pinned sums, once for each machine, into a cache:
@@ -25,6 +25,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"gpuladder.dev/ladder/e2e/cluster/apt"
 )
 
 // EnvCache names the folder that is used in place of the user's cache folder.
@@ -87,7 +89,8 @@ func Ensure(ctx context.Context, progress io.Writer, names ...string) (*Set, err
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{cache: cache, progress: SerialWriter(progress), run: runGo}
+	serial := SerialWriter(progress)
+	b := &builder{cache: cache, progress: serial, run: runGo, install: apt.New(serial).Ensure}
 	set := &Set{paths: map[string]string{}}
 	for _, p := range wanted {
 		path, err := b.ensure(ctx, p)

@@ -15,8 +15,8 @@ import (
 )
 
 func TestUnknownAndMissingNames(t *testing.T) {
-	if _, err := Ensure(t.Context(), nil, "kubelet"); err == nil || !strings.Contains(err.Error(), "kubelet") {
-		t.Errorf("Ensure(kubelet) = %v", err)
+	if _, err := Ensure(t.Context(), nil, "frobnicate"); err == nil || !strings.Contains(err.Error(), "frobnicate") {
+		t.Errorf("Ensure(no-such-program) = %v", err)
 	}
 	if _, err := Ensure(t.Context(), nil); err == nil {
 		t.Error("Ensure of nothing succeeds")
@@ -201,14 +201,14 @@ func TestOwnProgramFollowsItsSource(t *testing.T) {
 
 func TestLockWaitsAndIsGivenBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(t.Context(), path, func() { t.Error("nobody else holds it") })
+	unlock, err := Lock(t.Context(), path, func() { t.Error("nobody else holds it") })
 	if err != nil {
 		t.Fatal(err)
 	}
 	waited := make(chan struct{})
 	got := make(chan error, 1)
 	go func() {
-		second, err := lock(t.Context(), path, func() { close(waited) })
+		second, err := Lock(t.Context(), path, func() { close(waited) })
 		if err == nil {
 			second()
 		}
@@ -228,13 +228,13 @@ func TestLockWaitsAndIsGivenBack(t *testing.T) {
 
 func TestWaitingForALockCanBeBrokenOff(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(t.Context(), path, func() {})
+	unlock, err := Lock(t.Context(), path, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unlock()
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = lock(ctx, path, cancel)
+	_, err = Lock(ctx, path, cancel)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("lock = %v, want context.Canceled", err)
 	}

@@ -30,14 +30,16 @@ type builder struct {
 	cache    string
 	progress io.Writer
 	run      runner
-	version  string
+	// install provides packages of the system that a program is linked against.
+	install func(ctx context.Context, packages ...string) error
+	version string
 }
 
 // goVersion asks the go command once for its version.
 func (b *builder) goVersion(ctx context.Context) (string, error) {
 	if b.version == "" {
 		var out bytes.Buffer
-		if err := b.run(ctx, os.TempDir(), moduleEnv(), []string{"env", "GOVERSION"}, &out); err != nil {
+		if err := b.run(ctx, os.TempDir(), moduleEnv(false), []string{"env", "GOVERSION"}, &out); err != nil {
 			return "", fmt.Errorf("asking go for its version, %w", err)
 		}
 		b.version = strings.TrimSpace(out.String())
@@ -98,10 +100,14 @@ func (o *output) tail(n int) string {
 	return strings.Join(all[max(0, len(all)-n):], "\n")
 }
 
-// moduleEnv is the environment for building a throw-away module: static
-// programs for this machine, whatever workspace or flags the caller has.
-func moduleEnv() []string {
-	return append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0",
+// moduleEnv is the environment for building a throw-away module: programs for
+// this machine, whatever workspace or flags the caller has.
+func moduleEnv(cgo bool) []string {
+	enabled := "CGO_ENABLED=0"
+	if cgo {
+		enabled = "CGO_ENABLED=1"
+	}
+	return append(os.Environ(), "GOWORK=off", "GOFLAGS=", enabled,
 		"GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -62,7 +63,7 @@ func (b *builder) cached(ctx context.Context, p program) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("making the cache, %w", err)
 	}
-	unlock, err := lock(ctx, filepath.Join(dir, "."+p.name+".lock"), func() {
+	unlock, err := Lock(ctx, filepath.Join(dir, "."+p.name+".lock"), func() {
 		fmt.Fprintf(b.progress, "waiting for another process that builds %s %s\n", p.name, p.version)
 	})
 	if err != nil {
@@ -102,11 +103,16 @@ func (b *builder) build(ctx context.Context, p program, dir, target string) erro
 			return fmt.Errorf("writing the pinned module, %w", err)
 		}
 	}
+	if len(p.packages) > 0 {
+		if err := b.install(ctx, p.packages...); err != nil {
+			return err
+		}
+	}
 	out := filepath.Join(work, p.name)
 	fmt.Fprintf(b.progress, "building %s %s (first time, about %s on 2 cores)\n", p.name, p.version, about(p.expect))
 	start := time.Now()
-	args := append([]string{"build", "-v"}, buildFlags(p)...)
-	if err := b.goBuild(ctx, p, work, append(args, "-o", out, p.pkg), moduleEnv()); err != nil {
+	args := slices.Concat(goVerb(p), []string{"-v"}, buildFlags(p), []string{"-o", out, p.pkg})
+	if err := b.goBuild(ctx, p, work, args, moduleEnv(p.cgo)); err != nil {
 		return err
 	}
 	sumOf, err := digest(out)
@@ -134,8 +140,15 @@ func about(d time.Duration) string {
 	return fmt.Sprintf("%.0f minutes", d.Minutes())
 }
 
+func goVerb(p program) []string {
+	if p.test {
+		return []string{"test", "-c", "-vet=off"}
+	}
+	return []string{"build"}
+}
+
 func buildFlags(p program) []string {
-	return []string{"-mod=readonly", "-buildvcs=false", "-trimpath", "-tags=", "-ldflags=" + p.ldflags}
+	return []string{"-mod=readonly", "-buildvcs=false", "-trimpath", "-tags=" + p.tags, "-ldflags=" + p.ldflags}
 }
 
 // stampOf is the file that holds the checksum of a finished program.

@@ -208,22 +208,38 @@ func TestKeyCoversWhatTheProgramDependsOn(t *testing.T) {
 
 // The versions that this package tells are those that the modules pin.
 func TestVersionsAreThePinnedOnes(t *testing.T) {
-	for module, want := range map[string]string{
-		"kubernetes": "k8s.io/kubernetes " + KubernetesVersion,
-		"etcd":       "go.etcd.io/etcd/server/v3 " + EtcdVersion,
-		"kwok":       "sigs.k8s.io/kwok " + KwokVersion,
+	for module, wants := range map[string][]string{
+		"kubernetes": {"k8s.io/kubernetes " + KubernetesVersion},
+		"etcd":       {"go.etcd.io/etcd/server/v3 " + EtcdVersion},
+		"kwok":       {"sigs.k8s.io/kwok " + KwokVersion},
+		"coredns":    {"github.com/coredns/coredns " + CoreDNSVersion},
+		"node": {
+			"github.com/containerd/containerd/v2 " + ContainerdVersion, "github.com/opencontainers/runc " + RuncVersion,
+			"sigs.k8s.io/cri-tools " + CrictlVersion, "github.com/containernetworking/plugins " + CNIVersion,
+			KindModule + " " + KindVersion,
+		},
 	} {
 		content, err := moduleFiles.ReadFile("modules/" + module + ".mod")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Contains(content, []byte(want+"\n")) {
-			t.Errorf("modules/%s.mod does not ask for %q", module, want)
+		for _, want := range wants {
+			if !bytes.Contains(content, []byte(want+"\n")) {
+				t.Errorf("modules/%s.mod does not ask for %q", module, want)
+			}
 		}
 	}
 	for _, p := range programs {
-		if !p.own() && (p.version == "" || p.expect == 0 || p.probe == nil) {
-			t.Errorf("%s: version, expected time and probe are needed", p.name)
+		if !p.own() && (p.version == "" || p.expect == 0) {
+			t.Errorf("%s: version and expected time are needed", p.name)
+		}
+		if p.cgo != (len(p.packages) > 0) {
+			t.Errorf("%s: C libraries and packages that hold them go together", p.name)
+		}
+	}
+	for _, p := range controlPlane {
+		if p.probe == nil {
+			t.Errorf("%s: a probe is needed to take it from %s", p.name, EnvAssets)
 		}
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// lock takes an exclusive lock on the file and returns how to give it back.
+// Lock takes an exclusive lock on the file and returns how to give it back.
 // The kernel drops it when its holder dies, so a crashed build blocks nobody.
 // onWait is called once if somebody else holds it.
-func lock(ctx context.Context, path string, onWait func()) (func(), error) {
+func Lock(ctx context.Context, path string, onWait func()) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err

@@ -60,7 +60,7 @@ func (b *builder) buildOwn(ctx context.Context, p program) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("making the cache, %w", err)
 	}
-	unlock, err := lock(ctx, filepath.Join(dir, "."+p.name+".lock"), func() {
+	unlock, err := Lock(ctx, filepath.Join(dir, "."+p.name+".lock"), func() {
 		fmt.Fprintf(b.progress, "waiting for another process that builds %s\n", p.name)
 	})
 	if err != nil {

@@ -3,10 +3,11 @@ package binaries
 import (
 	"embed"
 	"fmt"
+	"slices"
 	"time"
 )
 
-// Names of the programs that Ensure knows.
+// Names of the programs of a control plane, and of the project's own.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -35,8 +36,8 @@ const (
 )
 
 // The go.mod and go.sum of each throw-away module, so that every download is
-// checked against a sum that is kept in this tree. Three modules, because the
-// three projects ask for different versions of the same dependencies.
+// checked against a sum that is kept in this tree. Several modules, because
+// these projects ask for different versions of the same dependencies.
 //
 //go:embed modules/*.mod modules/*.sum
 var moduleFiles embed.FS
@@ -50,8 +51,15 @@ type program struct {
 	module string
 	// pkg is the import path of the main package, or the path below the
 	// repository's root for the project's own programs.
-	pkg     string
+	pkg string
+	// test says that the program is the test binary of the package.
+	test    bool
 	ldflags string
+	tags    string
+	// cgo says that the program is linked against C libraries, which packages
+	// names.
+	cgo      bool
+	packages []string
 	// expect is how long a first build takes on two cores, told to the person
 	// who waits.
 	expect time.Duration
@@ -76,7 +84,10 @@ func kubernetes(name string, expect time.Duration, probe ...string) program {
 
 // programs is in the order in which they are best built: what shares packages
 // stands together.
-var programs = []program{
+var programs = slices.Concat(controlPlane, node, own, chartTools, upstream)
+
+// controlPlane are the programs of a cluster without real nodes.
+var controlPlane = []program{
 	{
 		name: Etcd, version: EtcdVersion, module: "etcd", pkg: "go.etcd.io/etcd/server/v3",
 		ldflags: "-s -w", expect: 30 * time.Second, probe: []string{"--version"},
@@ -89,6 +100,10 @@ var programs = []program{
 		name: Kwok, version: KwokVersion, module: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok",
 		ldflags: "-s -w", expect: time.Minute, probe: []string{"--version"},
 	},
+}
+
+// own are the programs of the project.
+var own = []program{
 	{name: LadderScheduler, pkg: "scheduler/cmd/ladder-scheduler"},
 	{name: LadderController, pkg: "controllers/cmd/ladder-controller"},
 	{name: LadderFakeDriver, pkg: "drivers/cmd/ladder-fake-driver"},
