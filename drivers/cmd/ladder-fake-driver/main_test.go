@@ -55,7 +55,6 @@ func TestBadUseEndsWithTwo(t *testing.T) {
 		"no fleet":          {[]string{"publish"}, "--fleet is required"},
 		"fleet is gone":     {[]string{"publish", "--fleet", good + ".gone"}, "fleet.yaml.gone: no such file"},
 		"bad fleet":         {[]string{"publish", "--fleet", bad}, `unknown field "groups[2].colour"`},
-		"bad fleet to show": {[]string{"manifests", bad}, `unknown field "groups[2].colour"`},
 		"once without":      {[]string{"publish", "--fleet", good, "--once"}, "--once goes only with --direct"},
 		"parallelism":       {[]string{"publish", "--fleet", good, "--direct", "--parallelism", "0"}, "--parallelism must be at least 1"},
 		"resync":            {[]string{"publish", "--fleet", good, "--direct", "--resync", "1ms"}, "--resync must be at least 1s"},
@@ -63,10 +62,11 @@ func TestBadUseEndsWithTwo(t *testing.T) {
 		"bad pattern":       {[]string{"publish", "--fleet", good, "--nodes", "[h"}, "syntax error in pattern"},
 		"too many nodes":    {[]string{"publish", "--fleet", many}, "101 nodes are too many"},
 		"no kubeconfig":     {[]string{"publish", "--fleet", good, "--kubeconfig", good + ".gone"}, "finding the cluster"},
-		"two fleets":        {[]string{"fleet", good, good}, "accepts 1 arg(s)"},
-		"pods are gone":     {[]string{"workload", good + ".gone"}, "opening pods"},
-		"not a pod list":    {[]string{"workload", good}, good},
-		"limit":             {[]string{"workload", good, "--limit", "-1"}, "limit must not be negative"},
+		"no node":           {[]string{"node"}, "--node-name is required"},
+		"node and more":     {[]string{"node", "n"}, `unknown command "n"`},
+		"no catalog":        {[]string{"node", "--node-name", "n", "--catalog", good + ".gone"}, "reading tier catalog"},
+		"bad catalog":       {[]string{"node", "--node-name", "n", "--catalog", bad}, `unknown field "groups[2].colour"`},
+		"node's kubeconfig": {[]string{"node", "--node-name", "n", "--kubeconfig", good + ".gone"}, "finding the cluster"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := call(t, test.args...)
@@ -83,30 +83,11 @@ func TestBadUseEndsWithTwo(t *testing.T) {
 	}
 }
 
-func TestPrinting(t *testing.T) {
-	file := write(t, "fleet.yaml", smallFleet)
-	code, stdout, stderr := call(t, "manifests", file)
-	if code != exitOK || stderr != "" {
-		t.Fatalf("exit code %d, stderr %q", code, stderr)
-	}
-	if nodes, made := strings.Count(stdout, "kind: Node\n"), strings.Count(stdout, "kind: ResourceSlice\n"); nodes != 5 || made != 5 {
-		t.Errorf("printed %d Nodes and %d ResourceSlices, want 5 of each", nodes, made)
-	}
-	code, stdout, _ = call(t, "fleet", file)
-	if code != exitOK {
-		t.Fatalf("exit code %d", code)
-	}
-	f, err := fleet.Parse("printed", strings.NewReader(stdout))
-	if err != nil || f.DeviceCount() != 8 {
-		t.Errorf("what was printed reads back as %v, %v", f, err)
-	}
-	pods := write(t, "pods.csv", "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time\np-0,1000,1024,1,1000,T4|A10,0\np-1,1000,1024,1,500,,5\n")
-	code, stdout, _ = call(t, "workload", pods, "--limit", "1")
-	if code != exitOK || strings.Count(stdout, "kind: Pod\n") != 1 || !strings.Contains(stdout, "name: openb-t4-a10-x1\n") {
-		t.Errorf("exit code %d, printed\n%s", code, stdout)
-	}
-	if code, stdout, _ = call(t, "publish", "--help"); code != exitOK || !strings.Contains(stdout, "--direct") {
-		t.Errorf("exit code %d, help is\n%s", code, stdout)
+func TestHelp(t *testing.T) {
+	for command, want := range map[string]string{"publish": "--direct", "node": "--allow-faults"} {
+		if code, stdout, _ := call(t, command, "--help"); code != exitOK || !strings.Contains(stdout, want) {
+			t.Errorf("exit code %d, help is\n%s", code, stdout)
+		}
 	}
 }
 
