@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -106,7 +107,7 @@ func decidedAt(d *v1alpha1.AllocationDecision) metav1.MicroTime {
 func (c *Client) Policy(ctx context.Context, name string) (*v1alpha1.AcceleratorPolicy, []*v1alpha1.PolicyRevision, error) {
 	u, err := c.dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratorpolicies")).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, nil, explain("getting AcceleratorPolicy "+name, err)
+		return nil, nil, explain("getting AcceleratorPolicy "+name, v1alpha1.GroupName, err)
 	}
 	policy := &v1alpha1.AcceleratorPolicy{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, policy); err != nil {
@@ -126,13 +127,18 @@ func (c *Client) Policy(ctx context.Context, name string) (*v1alpha1.Accelerator
 	return policy, revisions, err
 }
 
-// each lists a resource page by page.
+// each lists one of Ladder's resources.
 func (c *Client) each(ctx context.Context, resource, namespace string, do func(*unstructured.Unstructured) error) error {
+	return c.eachOf(ctx, v1alpha1.GroupVersion.WithResource(resource), namespace, do)
+}
+
+// eachOf lists a resource page by page.
+func (c *Client) eachOf(ctx context.Context, resource schema.GroupVersionResource, namespace string, do func(*unstructured.Unstructured) error) error {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
-		list, err := c.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace).List(ctx, options)
+		list, err := c.dynamic.Resource(resource).Namespace(namespace).List(ctx, options)
 		if err != nil {
-			return explain("listing "+resource, err)
+			return explain("listing "+resource.Resource, resource.Group, err)
 		}
 		for i := range list.Items {
 			if err := do(&list.Items[i]); err != nil {
@@ -146,10 +152,10 @@ func (c *Client) each(ctx context.Context, resource, namespace string, do func(*
 }
 
 // explain adds what a person can do about an error of the API server.
-func explain(doing string, err error) error {
+func explain(doing, group string, err error) error {
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%s, %w; ask for the right to read %s", doing, err, v1alpha1.GroupName)
+		return fmt.Errorf("%s, %w; ask for the right to read %s", doing, err, group)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%s, %w; see that the name is right and Ladder's CRDs are installed", doing, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"gpuladder.dev/ladder/tools/internal/decision"
 	"gpuladder.dev/ladder/tools/internal/fault"
 	"gpuladder.dev/ladder/tools/internal/policy"
+	"gpuladder.dev/ladder/tools/internal/released"
 )
 
 // Main runs ladder with the process's arguments, the program's own name first,
@@ -68,6 +69,7 @@ record of why.`,
 		decision.NewExplainCommand(s),
 		decision.NewReplayCommand(s),
 		policy.NewCommand(s),
+		released.NewCommand(s),
 		fault.NewCommand(s),
 		build.NewVersionCommand(s),
 	)
