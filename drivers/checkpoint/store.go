@@ -4,6 +4,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -130,8 +131,16 @@ func (s *Store) Load() (Loaded, error) {
 	case problem == nil && other == nil:
 		return Loaded{State: New(""), Origin: Fresh}, nil
 	default:
-		return Loaded{State: New(""), Origin: Lost, Problem: errors.Join(problem, other)}, nil
+		return Loaded{State: New(""), Origin: Lost, Problem: both(problem, other)}, nil
 	}
+}
+
+// both joins two problems, of which one may be nil, in one line.
+func both(a, b error) error {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return fmt.Errorf("%w; %w", a, b)
 }
 
 // read returns the state in a file; or what is wrong with it; or neither,

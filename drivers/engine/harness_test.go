@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
 	testingclock "k8s.io/utils/clock/testing"
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -32,6 +33,9 @@ const (
 	driver = "gpu.gpuladder.dev"
 	pool   = "node-1"
 )
+
+// quiet is a context without a log: nobody reads thousands of lines.
+var quiet = klog.NewContext(context.Background(), klog.New(nil))
 
 // fataler is what a *testing.T and a *rapid.T have in common.
 type fataler interface {
@@ -97,7 +101,7 @@ func (n *node) driver() *Engine {
 func (n *node) restart() {
 	n.t.Helper()
 	n.engine = n.driver()
-	if err := n.engine.Start(context.Background()); err != nil {
+	if err := n.engine.Start(quiet); err != nil {
 		n.t.Fatalf("starting: %v", err)
 	}
 }
@@ -289,7 +293,7 @@ func (o *observer) Collected(claim types.NamespacedName, _ types.UID, why string
 
 // prepare prepares one claim.
 func (n *node) prepare(claim *resourcev1.ResourceClaim) ([]kubeletplugin.Device, error) {
-	result := n.engine.Prepare(context.Background(), []*resourcev1.ResourceClaim{claim})[claim.UID]
+	result := n.engine.Prepare(quiet, []*resourcev1.ResourceClaim{claim})[claim.UID]
 	return result.Devices, result.Err
 }
 
@@ -303,7 +307,7 @@ func (n *node) mustPrepare(claim *resourcev1.ResourceClaim) []kubeletplugin.Devi
 }
 
 func (n *node) unprepare(claim *resourcev1.ResourceClaim) error {
-	return n.engine.Unprepare(context.Background(), []kubeletplugin.NamespacedObject{{
+	return n.engine.Unprepare(quiet, []kubeletplugin.NamespacedObject{{
 		UID: claim.UID, NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name},
 	}})[claim.UID]
 }

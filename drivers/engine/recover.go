@@ -115,14 +115,17 @@ func (e *Engine) recover(ctx context.Context, loaded checkpoint.Loaded, boot str
 	state := loaded.State.DeepCopy()
 	state.BootID = boot
 	for uid, claim := range state.Claims {
-		if files[uid] != nil {
-			continue
-		}
-		if inAPI[uid] == nil {
+		switch {
+		case files[uid] != nil:
+			// The file is the last thing to be made, and the first to go.
+			if sameDevices(files[uid], claim) {
+				claim.Phase = checkpoint.PrepareCompleted
+			}
+		case inAPI[uid] == nil:
 			delete(state.Claims, uid) // the lost change was its end
-			continue
+		default:
+			claim.Phase = checkpoint.PrepareStarted
 		}
-		claim.Phase = checkpoint.PrepareStarted
 	}
 	for uid, claim := range files {
 		if state.Claims[uid] == nil && claim != nil {

@@ -113,10 +113,12 @@ func (e *Engine) Collect(ctx context.Context) error {
 		}
 		since, known := e.stale[uid]
 		if !known {
-			e.stale[uid] = e.Clock.Now()
-			continue
+			since = e.Clock.Now()
+			e.stale[uid] = since
 		}
-		if e.Clock.Since(since) < e.StaleAfter {
+		// One that was guessed from its allocation never was prepared here.
+		guessed := held[uid].Evidence == checkpoint.FromAPI
+		if !guessed && e.Clock.Since(since) < e.StaleAfter {
 			continue
 		}
 		if err := e.collect(ctx, uid, since); err != nil {
