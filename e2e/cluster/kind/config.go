@@ -1,0 +1,57 @@
+package kind
+
+import (
+	"fmt"
+
+	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
+)
+
+// machine is what the configuration of a cluster depends on.
+type machine struct {
+	// cgroupV1 says that the host has the first version of cgroups, which
+	// kubelet refuses unless it is told otherwise.
+	cgroupV1 bool
+	// noResource says that processes may not get CAP_SYS_RESOURCE, without
+	// which containerd can't protect pods from the kernel's memory killer.
+	noResource bool
+}
+
+// podSubnet is split by kubeadm into a /24 for each node.
+const podSubnet = "10.244.0.0/16"
+
+// config is the cluster in kind's terms.
+func config(o Options, m machine) *v1alpha4.Cluster {
+	c := &v1alpha4.Cluster{
+		TypeMeta: v1alpha4.TypeMeta{Kind: "Cluster", APIVersion: "kind.x-k8s.io/v1alpha4"},
+		Name:     o.Name,
+		Networking: v1alpha4.Networking{
+			IPFamily: v1alpha4.IPv4Family,
+			// The API server is for this machine alone.
+			APIServerAddress: "127.0.0.1",
+			PodSubnet:        podSubnet,
+			// kind's own network plugin is an image that only a registry has; the
+			// nodes get a configuration of the plugins that every node image has.
+			DisableDefaultCNI: true,
+		},
+		KubeadmConfigPatches: []string{kubeletPatch(m)},
+	}
+	if m.noResource {
+		c.ContainerdConfigPatches = []string{"[plugins.\"io.containerd.grpc.v1.cri\"]\n  restrict_oom_score_adj = true\n"}
+	}
+	for _, n := range o.Nodes {
+		c.Nodes = append(c.Nodes, v1alpha4.Node{Role: v1alpha4.NodeRole(n.Role), Image: o.Image, Labels: n.Labels})
+	}
+	v1alpha4.SetDefaultsCluster(c)
+	return c
+}
+
+func kubeletPatch(m machine) string {
+	patch := `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+`
+	if m.cgroupV1 {
+		patch += "failCgroupV1: false\n"
+	}
+	// Tests start many small pods at once, and wait for each.
+	return patch + fmt.Sprintf("serializeImagePulls: false\nmaxPods: %d\n", 200)
+}

@@ -1,0 +1,154 @@
+package kind
+
+// What is remembered of a cluster, so that another process can use it.
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"gpuladder.dev/ladder/e2e/cluster/binaries"
+	"gpuladder.dev/ladder/e2e/cluster/docker"
+)
+
+// State says what a cluster is.
+type State struct {
+	Name    string    `json:"name"`
+	Image   string    `json:"image"`
+	Created time.Time `json:"created"`
+	// Engine and Host say which container engine has the nodes; an empty host
+	// is the one that clients find by themselves.
+	Engine docker.Kind `json:"engine"`
+	Host   string      `json:"host,omitempty"`
+	Nodes  []NodeState `json:"nodes"`
+}
+
+// NodeState is one node.
+type NodeState struct {
+	// Name is what the node is called in Options.
+	Name string `json:"name"`
+	// ClusterName is its name in the cluster, and its container's.
+	ClusterName string            `json:"clusterName"`
+	Role        Role              `json:"role"`
+	Labels      map[string]string `json:"labels,omitempty"`
+}
+
+const stateFile = "cluster.json"
+
+func statesOf(o Options) []NodeState {
+	names := clusterNames(o.Name, o.Nodes)
+	states := make([]NodeState, 0, len(o.Nodes))
+	for _, n := range o.Nodes {
+		states = append(states, NodeState{Name: n.Name, ClusterName: names[n.Name], Role: n.Role, Labels: n.Labels})
+	}
+	return states
+}
+
+// clusterNames are the nodes' names in the cluster, sorted.
+func (s State) clusterNames() []string {
+	names := make([]string, 0, len(s.Nodes))
+	for _, n := range s.Nodes {
+		names = append(names, n.ClusterName)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// controlPlane is the name of the control plane's node in the cluster.
+func (s State) controlPlane() string {
+	for _, n := range s.Nodes {
+		if n.Role == ControlPlane {
+			return n.ClusterName
+		}
+	}
+	return ""
+}
+
+// stateDir is the folder of a cluster's files on this machine.
+func stateDir(name string) (string, error) {
+	if !namePattern.MatchString(name) {
+		return "", fmt.Errorf("cluster name %q: up to 40 lower-case letters, digits and hyphens are wanted", name)
+	}
+	cache, err := binaries.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, "kind", name), nil
+}
+
+func (s State) write(dir string) error {
+	content, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("remembering cluster %s, %w", s.Name, err)
+	}
+	path := filepath.Join(dir, stateFile)
+	if err := os.WriteFile(path+".new", append(content, '\n'), 0o600); err != nil {
+		return fmt.Errorf("remembering cluster %s, %w", s.Name, err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("remembering cluster %s, %w", s.Name, err)
+	}
+	return nil
+}
+
+func readState(dir string) (State, error) {
+	content, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if err != nil {
+		return State{}, err
+	}
+	var s State
+	if err := json.Unmarshal(content, &s); err != nil {
+		return State{}, fmt.Errorf("reading %s, %w", filepath.Join(dir, stateFile), err)
+	}
+	return s, nil
+}
+
+// forget removes a cluster's files, but for its logs where they are to stay.
+func forget(dir string, keepLogs bool) error {
+	if !keepLogs {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("removing the files of a cluster, %w", err)
+		}
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("removing the files of a cluster, %w", err)
+	}
+	for _, entry := range entries {
+		if entry.Name() == "logs" {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+			return fmt.Errorf("removing the files of a cluster, %w", err)
+		}
+	}
+	return nil
+}
+
+// List returns the names of the clusters that are remembered on this machine,
+// sorted.
+func List() ([]string, error) {
+	cache, err := binaries.CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(cache, "kind", "*", stateFile))
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(files))
+	for _, file := range files {
+		names = append(names, filepath.Base(filepath.Dir(file)))
+	}
+	slices.Sort(names)
+	return names, nil
+}
