@@ -128,7 +128,13 @@ func (e *Engine) recover(ctx context.Context, loaded checkpoint.Loaded, boot str
 		}
 	}
 	for uid, claim := range files {
-		if state.Claims[uid] == nil && claim != nil {
+		if claim == nil { // damaged, or of another boot
+			if err := e.CDI.Remove(uid); err != nil {
+				return nil, &Error{Class: ClassCDI, Err: err}
+			}
+			continue
+		}
+		if state.Claims[uid] == nil {
 			claim.Evidence, claim.Since = checkpoint.FromCDI, e.Clock.Now().UTC()
 			state.Claims[uid] = claim
 		}
