@@ -22,8 +22,9 @@ const podSubnet = "10.244.0.0/16"
 // config is the cluster in kind's terms.
 func config(o Options, m machine) *v1alpha4.Cluster {
 	c := &v1alpha4.Cluster{
-		TypeMeta: v1alpha4.TypeMeta{Kind: "Cluster", APIVersion: "kind.x-k8s.io/v1alpha4"},
-		Name:     o.Name,
+		TypeMeta:      v1alpha4.TypeMeta{Kind: "Cluster", APIVersion: "kind.x-k8s.io/v1alpha4"},
+		Name:          o.Name,
+		RuntimeConfig: o.RuntimeConfig,
 		Networking: v1alpha4.Networking{
 			IPFamily: v1alpha4.IPv4Family,
 			// The API server is for this machine alone.
@@ -33,6 +34,8 @@ func config(o Options, m machine) *v1alpha4.Cluster {
 			// nodes get a configuration of the plugins that every node image has.
 			DisableDefaultCNI: true,
 		},
+		RuntimeConfig:        o.RuntimeConfig,
+		FeatureGates:         o.FeatureGates,
 		KubeadmConfigPatches: []string{kubeletPatch(m)},
 	}
 	if m.noResource {

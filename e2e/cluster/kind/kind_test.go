@@ -123,7 +123,13 @@ func TestConfigFollowsTheMachine(t *testing.T) {
 }
 
 func TestConfigHasTheNodes(t *testing.T) {
-	c := config(Options{Name: "lab", Nodes: DefaultNodes(), Image: "node:1"}, machine{})
+	c := config(Options{
+		Name: "lab", Nodes: DefaultNodes(), Image: "node:1",
+		RuntimeConfig: map[string]string{"resource.k8s.io/v1beta2": "true"}, FeatureGates: map[string]bool{"DRAConsumableCapacity": true},
+	}, machine{})
+	if c.RuntimeConfig["resource.k8s.io/v1beta2"] != "true" || !c.FeatureGates["DRAConsumableCapacity"] {
+		t.Errorf("runtime config %v, feature gates %v", c.RuntimeConfig, c.FeatureGates)
+	}
 	if !c.Networking.DisableDefaultCNI || c.Networking.PodSubnet != podSubnet || c.Networking.APIServerAddress != "127.0.0.1" {
 		t.Errorf("networking = %+v", c.Networking)
 	}
@@ -354,12 +360,13 @@ func TestListAndForget(t *testing.T) {
 func TestLoggerSpeaksPlainly(t *testing.T) {
 	var b bytes.Buffer
 	l := logger{&b}
+	l.V(0).Infof(" • Preparing nodes 📦 📦  %s ...", "x")
 	l.V(0).Infof(" ✓ Preparing nodes 📦 📦  %s", "x")
 	l.V(0).Info("")
 	l.V(1).Info("detail")
 	l.Warnf("low %s", "memory")
 	l.Error("broken")
-	if want := "kind: Preparing nodes x\nkind warns: low memory\nkind: broken\n"; b.String() != want {
+	if want := "kind: Preparing nodes x ...\nkind warns: low memory\nkind: broken\n"; b.String() != want {
 		t.Errorf("said %q, want %q", b.String(), want)
 	}
 	if l.V(log.Level(3)).Enabled() || !l.V(0).Enabled() {

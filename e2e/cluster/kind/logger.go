@@ -31,7 +31,13 @@ func (l logger) V(level log.Level) log.InfoLogger {
 
 type info struct{ logger }
 
-func (i info) Info(message string)              { i.line("kind: " + message) }
+// Info drops the second of two lines that kind says of each step, at its start
+// and at its end.
+func (i info) Info(message string) {
+	if !strings.Contains(message, "✓") {
+		i.line("kind: " + message)
+	}
+}
 func (i info) Infof(format string, args ...any) { i.Info(fmt.Sprintf(format, args...)) }
 func (i info) Enabled() bool                    { return true }
 

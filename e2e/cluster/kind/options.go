@@ -53,6 +53,13 @@ type Options struct {
 	Image string
 	// Engine runs the node containers.
 	Engine *docker.Engine
+	// RuntimeConfig turns API versions on or off that are not as they should
+	// be by default, as kube-apiserver's flag does.
+	RuntimeConfig map[string]string
+	// RuntimeConfig turns versions of the API on and off, and FeatureGates
+	// features of all components.
+	RuntimeConfig map[string]string
+	FeatureGates  map[string]bool
 	// Within bounds the creation. Default: 10 minutes.
 	Within time.Duration
 	// Keep leaves the nodes of a creation that failed, for a look at them.

@@ -24,7 +24,7 @@ and stopped with the last cluster.`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newKindUp(), newKindDown(), newKindStatus(), newKindLoad())
+	cmd.AddCommand(newKindUp(), newKindDown(), newKindStatus(), newKindLoad(), newKindKill(), newKindRestart())
 	return cmd
 }
 
