@@ -34,7 +34,6 @@ func config(o Options, m machine) *v1alpha4.Cluster {
 			// nodes get a configuration of the plugins that every node image has.
 			DisableDefaultCNI: true,
 		},
-		RuntimeConfig:        o.RuntimeConfig,
 		FeatureGates:         o.FeatureGates,
 		KubeadmConfigPatches: []string{kubeletPatch(m)},
 	}

@@ -56,10 +56,8 @@ type Options struct {
 	// RuntimeConfig turns API versions on or off that are not as they should
 	// be by default, as kube-apiserver's flag does.
 	RuntimeConfig map[string]string
-	// RuntimeConfig turns versions of the API on and off, and FeatureGates
-	// features of all components.
-	RuntimeConfig map[string]string
-	FeatureGates  map[string]bool
+	// FeatureGates turns features of all components on and off.
+	FeatureGates map[string]bool
 	// Within bounds the creation. Default: 10 minutes.
 	Within time.Duration
 	// Keep leaves the nodes of a creation that failed, for a look at them.
