@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -134,6 +135,7 @@ func (c *cluster) clear() {
 		&corev1.PodList{}, &resourceapi.ResourceClaimList{}, &resourceapi.ResourceSliceList{}, &resourceapi.DeviceClassList{},
 		&resourceapi.DeviceTaintRuleList{}, &corev1.NodeList{}, &v1alpha1.AcceleratorPolicyList{}, &v1alpha1.PolicyRevisionList{},
 		&v1alpha1.TenantQuotaList{}, &v1alpha1.AllocationDecisionList{},
+		&corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}, &storagev1.StorageClassList{},
 	}
 	for _, list := range lists {
 		require.NoError(c.t, c.List(ctx, list))

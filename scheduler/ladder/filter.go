@@ -30,10 +30,19 @@ func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *corev1.P
 	return p.DynamicResources.Filter(ctx, state, pod, node)
 }
 
-// PostFilter implements fwk.PostFilterPlugin. Only the embedded plugin has
-// something to do, and only if it came to prepare itself: it takes back
-// allocations that can't be used.
+// PostFilter implements fwk.PostFilterPlugin: it gives back what is allocated to
+// a Pod that can't be placed. For Pods that the engine does not decide on the
+// embedded plugin does so, if it came to prepare itself.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	if s := searchOf(state); s != nil {
+		switch released, err := p.release(ctx, s); {
+		case err != nil:
+			p.core.waiting.park(pod, p.handle, p.core.clock.Now().Add(releaseAgain))
+			return nil, fwk.AsStatus(err)
+		case released:
+			return nil, fwk.NewStatus(fwk.Unschedulable, "devices that were allocated before were given back")
+		}
+	}
 	if _, err := state.Read(embeddedKey); err != nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}

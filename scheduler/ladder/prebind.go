@@ -52,6 +52,17 @@ func versionOf(q *v1alpha1.TenantQuota) quotaVersion {
 	return quotaVersion{uid: q.UID, generation: q.Generation}
 }
 
+// PreBindPreFlight implements fwk.PreBindPlugin. What other plugins prepare can
+// take minutes (a volume is made); the check in PreBind is to be as late as can
+// be, so it comes after them and not beside them.
+func (p *Plugin) PreBindPreFlight(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	result, status := p.DynamicResources.PreBindPreFlight(ctx, state, pod, nodeName)
+	if s := searchOf(state); result != nil && s != nil && s.reserved != nil {
+		result.AllowParallel = false
+	}
+	return result, status
+}
+
 // PreBind implements fwk.PreBindPlugin. It looks at everything the decision
 // rested on once more, before the embedded plugin writes the allocation: once
 // written it would stay.
@@ -82,19 +93,13 @@ func (p *Plugin) recheck(s *search) error {
 	if versionOf(p.core.objects.Quota(s.pod.Namespace)) != r.quota {
 		return &BindError{v1alpha1.FailureBindConflict, errors.New("the tenant's quota changed after the decision")}
 	}
-	current, err := p.dra.ResourceSlices().ListWithDeviceTaintRules()
-	if err != nil {
-		return &BindError{v1alpha1.FailureAPIUnavailable, fmt.Errorf("listing resource slices, %w", err)}
-	}
-	pools := map[view.PoolKey][]*resourceapi.ResourceSlice{}
+	wanted := map[view.PoolKey]bool{}
 	for _, d := range r.devices {
-		pools[d.pool] = nil
+		wanted[d.pool] = true
 	}
-	for _, slice := range current {
-		key := view.PoolKey{Driver: slice.Spec.Driver, Pool: slice.Spec.Pool.Name}
-		if _, wanted := pools[key]; wanted {
-			pools[key] = append(pools[key], slice)
-		}
+	pools, err := p.pools(wanted)
+	if err != nil {
+		return err
 	}
 	tolerations := p.tolerations(s)
 	for _, d := range r.devices {
@@ -103,6 +108,22 @@ func (p *Plugin) recheck(s *search) error {
 		}
 	}
 	return nil
+}
+
+// pools returns the slices of some pools as they are now, with the taints of
+// rules.
+func (p *Plugin) pools(wanted map[view.PoolKey]bool) (map[view.PoolKey][]*resourceapi.ResourceSlice, error) {
+	current, err := p.dra.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil {
+		return nil, &BindError{v1alpha1.FailureAPIUnavailable, fmt.Errorf("listing resource slices, %w", err)}
+	}
+	pools := map[view.PoolKey][]*resourceapi.ResourceSlice{}
+	for _, slice := range current {
+		if key := (view.PoolKey{Driver: slice.Spec.Driver, Pool: slice.Spec.Pool.Name}); wanted[key] {
+			pools[key] = append(pools[key], slice)
+		}
+	}
+	return pools, nil
 }
 
 // recheckRevision checks that the policy revision is neither gone nor
@@ -136,16 +157,24 @@ func recheckDevice(d reservedDevice, pool []*resourceapi.ResourceSlice, tolerati
 	if err != nil {
 		return &BindError{v1alpha1.FailureStaleSlice, err}
 	}
-	for _, taint := range current.device.Taints {
-		if taint.Effect == resourceapi.DeviceTaintEffectNone || tolerated(taint, tolerations) {
-			continue
-		}
-		return &BindError{v1alpha1.FailureDeviceBecameUnhealthy, fmt.Errorf("device %s has the taint %s:%s", d.key(), taint.Key, taint.Effect)}
+	if err := current.usable(tolerations); err != nil {
+		return err
 	}
 	before, after := d.device, current.device
 	before.Taints, after.Taints = nil, nil
 	if !apiequality.Semantic.DeepEqual(before, after) {
 		return &BindError{v1alpha1.FailureStaleSlice, fmt.Errorf("the data of device %s changed after the decision", d.key())}
+	}
+	return nil
+}
+
+// usable returns a BindError if the device has a taint that is not tolerated.
+func (d reservedDevice) usable(tolerations []resourceapi.DeviceToleration) error {
+	for _, taint := range d.device.Taints {
+		if taint.Effect == resourceapi.DeviceTaintEffectNone || tolerated(taint, tolerations) {
+			continue
+		}
+		return &BindError{v1alpha1.FailureDeviceBecameUnhealthy, fmt.Errorf("device %s has the taint %s:%s", d.key(), taint.Key, taint.Effect)}
 	}
 	return nil
 }
@@ -163,7 +192,10 @@ func tolerated(taint resourceapi.DeviceTaint, tolerations []resourceapi.DeviceTo
 func (p *Plugin) tolerations(s *search) map[string][]resourceapi.DeviceToleration {
 	result := map[string][]resourceapi.DeviceToleration{}
 	for _, pc := range s.claims {
-		allocation := p.dra.ResourceClaims().GetPendingAllocation(pc.claim.UID)
+		allocation := pc.claim.Status.Allocation
+		if allocation == nil {
+			allocation = p.dra.ResourceClaims().GetPendingAllocation(pc.claim.UID)
+		}
 		if allocation == nil {
 			continue
 		}

@@ -24,9 +24,10 @@ import (
 // PreFilter implements fwk.PreFilterPlugin: it finds the part of the order that
 // this round looks at.
 //
-// A Pod without claims costs nothing here. One whose claims are all allocated
-// already, or with a claim that is not there or is about to be allocated, is
-// the embedded plugin's business: there is nothing to decide.
+// A Pod without claims costs nothing here. One with a claim that is not there or
+// is about to be allocated is the embedded plugin's business, and so is one
+// whose claims are all allocated already, unless Ladder has to answer for it:
+// because of its policy, or because it has told something about it before.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	claims, toDecide := p.claimsToDecide(pod)
 	if !toDecide {
@@ -42,6 +43,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	}
 	s := begin(state, pod, p.core.clock.Now())
 	s.claims = claims
+	if err := p.recheckAllocated(claims); err != nil {
+		return nil, p.lost(pod, err)
+	}
 	if err := p.nextPart(s, nodes); err != nil {
 		return nil, p.undecided(pod, err)
 	}
@@ -79,7 +83,8 @@ func (p *Plugin) claimsToDecide(pod *corev1.Pod) ([]podClaim, bool) {
 		claims = append(claims, podClaim{ref: ref.Name, claim: claim})
 		undecided = undecided || claim.Status.Allocation == nil
 	}
-	return claims, undecided
+	ours := pod.Labels[v1alpha1.LabelPolicy] != "" || p.core.publisher.Told(pod)
+	return claims, undecided || ours && len(claims) > 0
 }
 
 // nextPart brings the engine up to date and takes the next part of its order.

@@ -99,7 +99,8 @@ type device struct {
 	driver, pool, name, request string
 }
 
-// compare checks that the embedded plugin allocated exactly what was decided.
+// compare checks that the embedded plugin allocated exactly what was decided,
+// and that what was allocated before is what the decision says.
 func (p *Plugin) compare(s *search, d *decide.Decision) error {
 	several := false
 	for _, decided := range d.Devices {
@@ -111,10 +112,10 @@ func (p *Plugin) compare(s *search, d *decide.Decision) error {
 	}
 	got := map[string][]device{}
 	for _, pc := range s.claims {
-		if pc.claim.Status.Allocation != nil {
-			continue
+		allocation := pc.claim.Status.Allocation
+		if allocation == nil {
+			allocation = p.dra.ResourceClaims().GetPendingAllocation(pc.claim.UID)
 		}
-		allocation := p.dra.ResourceClaims().GetPendingAllocation(pc.claim.UID)
 		if allocation == nil {
 			return fmt.Errorf("%w: claim %s was not allocated", ErrMismatch, pc.claim.Name)
 		}

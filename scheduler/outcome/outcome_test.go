@@ -243,6 +243,18 @@ func TestPublishGivesUpOnWhatCannotWork(t *testing.T) {
 	assert.Len(t, h.patches(), 1)
 }
 
+func TestTold(t *testing.T) {
+	h := newHarness(t, pod())
+	assert.False(t, h.Told(pod()))
+	h.publish(t, OfFailure(pod(), v1alpha1.FailureNodeLost, "gone"))
+	assert.True(t, h.Told(pod()))
+	h.Forget(types.UID("u"))
+	assert.False(t, h.Told(pod()))
+	before := pod()
+	before.Status.Conditions = []corev1.PodCondition{{Type: v1alpha1.ConditionAccelerator, Status: corev1.ConditionFalse}}
+	assert.True(t, h.Told(before), "by a scheduler that is no more")
+}
+
 func TestForgetLetsANewPodBeTold(t *testing.T) {
 	h := newHarness(t, pod())
 	o := OfFailure(pod(), v1alpha1.FailureNodeLost, "gone")

@@ -133,6 +133,14 @@ func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 	}
 }
 
+// Told says whether something was told about a Pod, by this process or before.
+func (p *Publisher) Told(pod *corev1.Pod) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, told := p.last[pod.UID]
+	return told || conditionOf(pod) != nil
+}
+
 // Forget drops what is remembered of a Pod that is gone.
 func (p *Publisher) Forget(pod types.UID) {
 	p.mu.Lock()
