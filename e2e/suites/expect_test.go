@@ -60,7 +60,9 @@ func (s *scene) running(ctx context.Context, t *testing.T, name string) *corev1.
 			len(s.held(pod)) > 0, describe(pod)
 	})
 	if node, ok := s.provider.(nodes); ok {
-		s.looks(ctx, t, node, pod)
+		if err := s.sight(ctx, node, pod); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return pod
 }

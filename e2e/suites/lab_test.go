@@ -18,10 +18,7 @@ import (
 
 // labWorld is a lab of the suites' own; a lab belongs to the process that
 // started it.
-type labWorld struct {
-	*lab.Lab
-	broken []device
-}
+type labWorld struct{ *lab.Lab }
 
 // startLab starts a lab with the nodes that kind has, too.
 func startLab(ctx context.Context) (provider, error) {
@@ -37,7 +34,7 @@ func startLab(ctx context.Context) (provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &labWorld{Lab: l}, nil
+	return &labWorld{l}, nil
 }
 
 func (l *labWorld) killScheduler(ctx context.Context) error { return l.Kill(ctx, lab.LadderScheduler) }
@@ -52,18 +49,15 @@ func (l *labWorld) breakDevice(_ context.Context, d device) error {
 	if inventory == nil {
 		return fmt.Errorf("breaking device %s, the lab has no such node", d)
 	}
-	l.broken = append(l.broken, d)
 	return inventory.SetTaints(d.name, resourcev1.DeviceTaint{Key: v1alpha1.TaintUnhealthy, Effect: resourcev1.DeviceTaintEffectNoSchedule})
 }
 
-func (l *labWorld) mendDevices(context.Context) error {
-	for _, d := range l.broken {
-		if err := l.Inventory(d.node).SetTaints(d.name); err != nil {
-			return err
-		}
+func (l *labWorld) mendDevice(_ context.Context, d device) error {
+	inventory := l.Inventory(d.node)
+	if inventory == nil {
+		return fmt.Errorf("mending device %s, the lab has no such node", d)
 	}
-	l.broken = nil
-	return nil
+	return inventory.SetTaints(d.name)
 }
 
 // workload changes nothing: nothing really runs in a lab.

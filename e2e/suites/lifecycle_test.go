@@ -25,7 +25,9 @@ func TestDeletionFrees(t *testing.T) {
 			return false, "it is not there"
 		})
 		if node, ok := s.provider.(nodes); ok {
-			s.nodesAreClean(ctx, t, node)
+			if err := s.clean(ctx, node); err != nil {
+				t.Fatal(err)
+			}
 		}
 		second := s.start(ctx, t, s.pod("second", "h100-first"))
 		if is := s.got(ctx, t, second, "H100", "h100", 1)[0]; is.String() != was.String() {

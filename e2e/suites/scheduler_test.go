@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -167,12 +169,13 @@ func TestDeviceLostBeforeBind(t *testing.T) {
 		describe: "A device is lost while binding is held back. The Pod does not start on it and gets another.",
 	}.then("before the allocation is written", func(ctx context.Context, t *testing.T, s *scene) {
 		s.shipped(ctx, t, "h100-first")
+		landmark := s.landmark(ctx, t, "L4")
 		volume, needed := s.holdVolume(ctx, t)
 		pod := s.pod("early", "h100-first", needed)
 		s.create(ctx, t, pod)
-		node := volume.held(ctx, t)
-		lost := s.first(t, node)
+		lost := s.first(t, volume.held(ctx, t))
 		s.lose(ctx, t, lost)
+		landmark.passed(ctx, t)
 		volume.provide(ctx, t)
 		now := s.running(ctx, t, pod.Name)
 		if got := s.got(ctx, t, now, "H100", "h100", 1)[0]; got.String() == lost.String() {
@@ -183,7 +186,7 @@ func TestDeviceLostBeforeBind(t *testing.T) {
 		}
 		s.saidUnhealthy(t, pod.Name, lost)
 		s.delete(ctx, t, pod.Name)
-		s.mend(ctx, t)
+		s.mend(ctx, t, lost)
 	}).then("after the allocation was written", func(ctx context.Context, t *testing.T, s *scene) {
 		hold := s.holdBindings(ctx, t)
 		pod := s.pod("late", "h100-first")
@@ -204,7 +207,7 @@ func TestDeviceLostBeforeBind(t *testing.T) {
 			t.Errorf("the Pod runs on %s, which is lost", got)
 		}
 		s.saidUnhealthy(t, pod.Name, lost)
-		s.mend(ctx, t)
+		s.mend(ctx, t, lost)
 	}).run(t)
 }
 
@@ -224,7 +227,7 @@ func (s *scene) first(t *testing.T, node string) device {
 // lose makes a device fail and waits until its slice says so.
 func (s *scene) lose(ctx context.Context, t *testing.T, d device) {
 	t.Helper()
-	s.atEnd(s.mendDevices)
+	s.atEnd(func(ctx context.Context) error { return s.mendDevice(ctx, d) })
 	if err := s.breakDevice(ctx, d); err != nil {
 		t.Fatal(err)
 	}
@@ -233,20 +236,56 @@ func (s *scene) lose(ctx context.Context, t *testing.T, d device) {
 	})
 }
 
-// mend ends every fault and waits until the slices say so.
-func (s *scene) mend(ctx context.Context, t *testing.T) {
+// mend ends the fault of a device and waits until its slice says so.
+func (s *scene) mend(ctx context.Context, t *testing.T, d device) {
 	t.Helper()
-	if err := s.mendDevices(ctx); err != nil {
+	if err := s.mendDevice(ctx, d); err != nil {
 		t.Fatal(err)
 	}
-	s.await(ctx, t, within.published, "the taints to go", func() (bool, string) {
-		for _, d := range s.devices("") {
-			if taints := s.taints(d); len(taints) > 0 {
-				return false, fmt.Sprintf("%s: %v", d, taints)
-			}
-		}
-		return true, ""
+	s.await(ctx, t, within.published, "the taint of device "+d.String()+" to go", func() (bool, string) {
+		return len(s.taints(d)) == 0, fmt.Sprint(s.taints(d))
 	})
+}
+
+// landmark is how a test knows that the scheduler has heard of a change of a
+// slice: a Pod waits for a certain device, which is mended after that change.
+// When the Pod has it, the scheduler knows all that came before in its watch.
+type landmark struct {
+	s      *scene
+	spare  device
+	waiter string
+}
+
+// landmark breaks a device of a model that the test does not use otherwise, and
+// has a Pod wait for all of that model.
+func (s *scene) landmark(ctx context.Context, t *testing.T, model string) *landmark {
+	t.Helper()
+	all := s.devices(model)
+	if len(all) == 0 {
+		t.Fatalf("there is no %s", model)
+	}
+	count := int32(len(all))
+	policy := &v1alpha1.AcceleratorPolicy{ObjectMeta: metav1.ObjectMeta{Name: s.ns}}
+	policy.Spec.Count = &count
+	policy.Spec.Tiers = []v1alpha1.Tier{{Name: "all", Models: []string{model}}}
+	s.atEnd(func(ctx context.Context) error { return client.IgnoreNotFound(s.client.Delete(ctx, policy)) })
+	if err := s.client.Create(ctx, policy); err != nil {
+		t.Fatalf("making a landmark, %v", err)
+	}
+	s.policiesReady(ctx, t, policy.Name)
+	l := &landmark{s: s, spare: all[len(all)-1], waiter: "landmark"}
+	s.lose(ctx, t, l.spare)
+	s.create(ctx, t, s.pod(l.waiter, policy.Name))
+	s.waits(ctx, t, l.waiter, reasonPending, string(v1alpha1.ReasonDeviceTainted))
+	return l
+}
+
+// passed returns when the scheduler knows all changes of slices until now.
+func (l *landmark) passed(ctx context.Context, t *testing.T) {
+	t.Helper()
+	l.s.mend(ctx, t, l.spare)
+	l.s.running(ctx, t, l.waiter)
+	l.s.delete(ctx, t, l.waiter)
 }
 
 // saidUnhealthy checks that the Pod was told why its first device was no good.

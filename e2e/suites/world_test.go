@@ -32,10 +32,10 @@ type provider interface {
 	// startScheduler, which returns when it works.
 	killScheduler(ctx context.Context) error
 	startScheduler(ctx context.Context) error
-	// breakDevice makes a device fail as a lost board does; mendDevices ends
-	// every fault.
+	// breakDevice makes a device fail as a lost board does; mendDevice ends
+	// that.
 	breakDevice(ctx context.Context, d device) error
-	mendDevices(ctx context.Context) error
+	mendDevice(ctx context.Context, d device) error
 	// workload makes a container a workload that can run here and tells what
 	// it sees of its devices.
 	workload(c *corev1.Container)
