@@ -74,7 +74,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	listing := newListing()
 	offer, err := p.Source.Offer(ctx)
 	if err != nil {
-		return nil //nolint:nilerr // ctx is done
+		return nil // ctx is done
 	}
 	listing.set(offer)
 	followed := make(chan struct{})
