@@ -61,7 +61,7 @@ func (l *labWorld) mendDevice(_ context.Context, d device) error {
 }
 
 // workload changes nothing: nothing really runs in a lab.
-func (l *labWorld) workload(*corev1.Container) {}
+func (l *labWorld) workload(*corev1.Pod) {}
 
 func (l *labWorld) dump(_ context.Context, dir string) error {
 	entries, err := os.ReadDir(l.LogsDir())

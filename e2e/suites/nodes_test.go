@@ -26,12 +26,18 @@ type nodes interface {
 	// killDriver kills the driver of a node without warning; the kubelet starts
 	// it again.
 	killDriver(ctx context.Context, node string) error
+	// driverWorks waits until the driver works on every node; rollDriver begins
+	// to replace it by a new one everywhere.
+	driverWorks(ctx context.Context) error
+	rollDriver(ctx context.Context) error
 	// fault runs `ladder fault` in the driver of a node.
 	fault(ctx context.Context, node string, args ...string) (string, error)
 	// exec runs a command on a node and returns what it prints.
 	exec(ctx context.Context, node string, argv ...string) (string, error)
-	// restartNode restarts a node as a reboot would.
+	// restartNode restarts a node as a reboot would, restartKubelet its kubelet
+	// alone. Both return when it is ready again.
 	restartNode(ctx context.Context, node string) error
+	restartKubelet(ctx context.Context, node string) error
 }
 
 // sight is the line that /ladder-probe prints.

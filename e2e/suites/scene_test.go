@@ -3,7 +3,6 @@
 package suites
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"fmt"
@@ -197,15 +196,16 @@ func (s *scene) shipped(ctx context.Context, t *testing.T, names ...string) {
 	s.policiesReady(ctx, t, names...)
 }
 
-// apply applies a file of testdata. What it holds is removed at the end; NS
-// stands for the suite's namespace.
+// apply applies a file of testdata. What it holds is removed at the end; $NS
+// stands for the suite's namespace, $NODE for the node with the H100s.
 func (s *scene) apply(ctx context.Context, t *testing.T, file string) {
 	t.Helper()
 	content, err := testdata.ReadFile("testdata/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := apply.Decode(file, bytes.ReplaceAll(content, []byte("$NS"), []byte(s.ns)))
+	node := s.devices("H100")[0].node
+	objects, err := apply.Decode(file, []byte(strings.NewReplacer("$NS", s.ns, "$NODE", node).Replace(string(content))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,8 +245,8 @@ func (s *scene) pod(name, policy string, overrides ...func(*corev1.Pod)) *corev1
 	overrides = append(overrides, func(pod *corev1.Pod) {
 		for i := range pod.Spec.Containers {
 			pod.Spec.Containers[i].Resources.Requests = small
-			s.workload(&pod.Spec.Containers[i])
 		}
+		s.workload(pod)
 	})
 	return workload.Pod(s.ns, name, policy, overrides...)
 }

@@ -36,9 +36,9 @@ type provider interface {
 	// that.
 	breakDevice(ctx context.Context, d device) error
 	mendDevice(ctx context.Context, d device) error
-	// workload makes a container a workload that can run here and tells what
-	// it sees of its devices.
-	workload(c *corev1.Container)
+	// workload makes the containers of a Pod workloads that can run here and
+	// tell what they see of their devices.
+	workload(pod *corev1.Pod)
 	// dump writes the logs of Ladder's and the cluster's components.
 	dump(ctx context.Context, dir string) error
 	// end gives the cluster back.
