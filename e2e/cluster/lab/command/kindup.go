@@ -102,6 +102,10 @@ func (o *kindUp) existing(ctx context.Context, nodes []kind.Node, stderr io.Writ
 		return nil, fmt.Errorf("cluster %s is there, but %w; use --recreate, or another --name", o.name, err)
 	}
 	fmt.Fprintf(stderr, "using the cluster %s that is there\n", o.name)
+	if plan, err := nodeimage.PlanFor(ctx, nodeimage.Options{Source: nodeimage.Source(o.source), Engine: engine}); err == nil &&
+		o.image == "" && plan.Image != c.State().Image {
+		fmt.Fprintf(stderr, "its node image is %s; --recreate makes it anew from %s\n", c.State().Image, plan.Image)
+	}
 	ready, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("it does not become ready"))
 	defer cancel()
 	return c, c.Ready(ready)
