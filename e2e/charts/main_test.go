@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"gpuladder.dev/ladder/e2e/charts"
@@ -21,6 +22,7 @@ var update = flag.Bool("update", false, "rewrite what is generated: the chart's 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
+	stopParts()
 	if err := stopServer(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
@@ -121,6 +123,8 @@ func render(t testing.TB, variation string) []*unstructured.Unstructured {
 	}
 	return list
 }
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }
 
 func key(object *unstructured.Unstructured) string {
 	return strings.TrimPrefix(fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName()), "/")

@@ -35,9 +35,10 @@ var upstream = map[string]metric{
 
 var descriptor = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
 
-// registered finds the metrics of every part: Ladder's own by their
-// declarations (…Opts{Subsystem: …, Name: …} and the labels after them),
-// controller-runtime's by asking its registry.
+// registered finds the metrics of every part: the scheduler's by their
+// declarations (…Opts{Subsystem: …, Name: …} and the labels after them), since
+// it shows them only once they have a value; controller-runtime's by asking its
+// registry; the driver's by reading them.
 func registered(t *testing.T) map[string]metric {
 	t.Helper()
 	found := map[string]metric{}
@@ -58,10 +59,33 @@ func registered(t *testing.T) map[string]metric {
 			found[m[1]] = metric{labels: strings.Split(m[2], ",")}
 		}
 	}
-	for _, module := range []string{"scheduler", "drivers", "controllers"} {
-		declared(t, filepath.Join(repository(t), module), found)
-	}
+	declared(t, filepath.Join(repository(t), "scheduler"), found)
+	exposed(t, runningParts(t)["ladder-driver"].metrics, found)
 	return found
+}
+
+var (
+	typeLine = regexp.MustCompile(`(?m)^# TYPE (\S+) (\S+)$`)
+	sample   = regexp.MustCompile(`(?m)^([a-z_]+)\{([^}]*)\}`)
+	label    = regexp.MustCompile(`([a-z_]+)="`)
+)
+
+// exposed adds the metrics that a running part shows.
+func exposed(t *testing.T, url string, found map[string]metric) {
+	t.Helper()
+	body, err := read(t.Context(), url, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string][]string{}
+	for _, s := range sample.FindAllStringSubmatch(body, -1) {
+		for _, l := range label.FindAllStringSubmatch(s[2], -1) {
+			labels[s[1]] = append(labels[s[1]], l[1])
+		}
+	}
+	for _, m := range typeLine.FindAllStringSubmatch(body, -1) {
+		found[m[1]] = metric{labels: labels[m[1]], histogram: m[2] == "histogram"}
+	}
 }
 
 // declared adds the metrics that the Go files of a module declare.
@@ -215,7 +239,7 @@ var added = []string{"job", "instance", "pod", "namespace", "le"}
 // Every query parses, and asks for metrics and labels that a part registers.
 func TestQueriesNameRegisteredMetrics(t *testing.T) {
 	known := registered(t)
-	for _, name := range []string{"ladder_requests_total", "ladder_decision_seconds", "controller_runtime_reconcile_errors_total"} {
+	for _, name := range []string{"ladder_requests_total", "ladder_decision_seconds", "ladder_driver_devices", "controller_runtime_reconcile_errors_total"} {
 		if len(known[name].labels) == 0 {
 			t.Fatalf("%s is not found among the metrics: %v", name, sorted(known))
 		}

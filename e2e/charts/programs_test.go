@@ -2,10 +2,6 @@ package charts_test
 
 import (
 	"context"
-	"crypto/tls"
-	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,17 +65,12 @@ func startScheduler(t *testing.T, config string) (log string, ready func(context
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	listener.Close()
+	address := freePort(t)
 	log = filepath.Join(dir, "log")
 	p, err := process.Start(process.Spec{
 		Name: binaries.LadderScheduler, Path: set.Path(binaries.LadderScheduler), Log: log, Dir: dir,
 		Args: []string{
-			"--config=" + file, fmt.Sprintf("--secure-port=%d", port), "--bind-address=127.0.0.1", "--journal=" + filepath.Join(dir, "journal.jsonl"),
+			"--config=" + file, "--secure-port=" + port(address), "--bind-address=127.0.0.1", "--journal=" + filepath.Join(dir, "journal.jsonl"),
 			"--authentication-kubeconfig=" + kubeconfig(t), "--authorization-kubeconfig=" + kubeconfig(t),
 		},
 	})
@@ -87,18 +78,9 @@ func startScheduler(t *testing.T, config string) (log string, ready func(context
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Stop(context.WithoutCancel(t.Context()), 5*time.Second) })
-	unverified := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 5 * time.Second}
 	return log, func(ctx context.Context) bool {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/readyz", port), nil)
-		if err != nil {
-			return false
-		}
-		response, err := unverified.Do(request)
-		if err != nil {
-			return false
-		}
-		response.Body.Close()
-		return response.StatusCode == http.StatusOK
+		_, err := read(ctx, "https://"+address+"/readyz", "")
+		return err == nil
 	}
 }
 
