@@ -65,7 +65,7 @@ type description struct {
 
 // wholeClaim stands where a request's name would: no container can name it,
 // since a request's name has no dot, so kubelet gives what is under it only to
-// containers that use the whole claim.
+// containers that use the whole claim. Device metadata is found under it too.
 const wholeClaim = "whole.claim"
 
 // unknownModel is in the place of the model of a device that has none.
@@ -151,15 +151,18 @@ func Devices(driver, pool string, uid types.UID, claim *checkpoint.Claim) []kube
 		end.CDIDeviceIDs = append(end.CDIDeviceIDs, qualified(driver, requestName(uid, request)))
 	}
 	if len(all) > 1 {
-		// The same device once more, under the same first name: kubelet shows
-		// it once.
-		end := claim.Devices[len(claim.Devices)-1]
-		devices = append(devices, kubeletplugin.Device{
-			Requests:     []string{wholeClaim},
-			PoolName:     pool,
-			DeviceName:   end.Name,
-			CDIDeviceIDs: []string{qualified(driver, deviceName(uid, end)), qualified(driver, string(uid))},
-		})
+		// The same devices once more, under the same first names: kubelet shows
+		// each once.
+		for _, device := range claim.Devices {
+			devices = append(devices, kubeletplugin.Device{
+				Requests:     []string{wholeClaim},
+				PoolName:     pool,
+				DeviceName:   device.Name,
+				CDIDeviceIDs: []string{qualified(driver, deviceName(uid, device))},
+			})
+		}
+		end := &devices[len(devices)-1]
+		end.CDIDeviceIDs = append(end.CDIDeviceIDs, qualified(driver, string(uid)))
 	}
 	return devices
 }

@@ -124,7 +124,9 @@ func (e *Engine) recover(ctx context.Context, loaded checkpoint.Loaded, boot str
 		case inAPI[uid] == nil:
 			delete(state.Claims, uid) // the lost change was its end
 		default:
-			claim.Phase = checkpoint.PrepareStarted
+			// Its end may be lost, or it had only been begun: no container of it
+			// runs, so it holds its devices no longer than the API server says.
+			claim.Phase, claim.Evidence = checkpoint.PrepareStarted, checkpoint.FromAPI
 		}
 	}
 	for uid, claim := range files {
