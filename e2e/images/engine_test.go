@@ -23,23 +23,7 @@ func TestRealEngine(t *testing.T) {
 	if testing.Short() {
 		t.Skip("may start a Docker daemon")
 	}
-	plan, err := docker.Detect(t.Context(), docker.Options{Dir: t.TempDir()})
-	if missing := new(docker.MissingError); errors.As(err, &missing) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	engine, err := plan.Open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
-		if err := engine.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	engine := anyEngine(t)
 
 	root := tree(t, map[string]string{
 		"hello/Dockerfile": "FROM scratch\nLABEL org.opencontainers.image.title=\"hello\"\nCOPY hello /hello\nUSER 65532:65532\nENTRYPOINT [\"/hello\"]\n",
@@ -96,6 +80,37 @@ func TestRealEngine(t *testing.T) {
 		t.Errorf("progress %q", progress.String())
 	}
 	run()
+}
+
+// anyEngine returns the engine of this machine, a private daemon that runs
+// included, or one that is started for the test.
+func anyEngine(t *testing.T) *docker.Engine {
+	t.Helper()
+	running, err := docker.Running(t.Context(), docker.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if running != nil {
+		return running
+	}
+	plan, err := docker.Detect(t.Context(), docker.Options{Dir: t.TempDir()})
+	if missing := new(docker.MissingError); errors.As(err, &missing) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := plan.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if err := engine.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return engine
 }
 
 // tagsInArchive reads the names of the images in an archive.

@@ -180,7 +180,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
 // would use one that belongs to the system if there is one.
 func (d *daemon) startContainerd(ctx context.Context, s *state) error {
 	socket := d.paths.containerdSocket()
-	config := filepath.Join(d.paths.run, "containerd.toml")
+	config := d.paths.containerdConfig()
 	content := fmt.Sprintf(containerdConfig, filepath.Join(d.paths.data, "containerd-root"), d.paths.containerd, socket)
 	if err := os.WriteFile(config, []byte(content), 0o600); err != nil {
 		return fmt.Errorf("configuring containerd, %w", err)
@@ -202,7 +202,7 @@ func (d *daemon) startContainerd(ctx context.Context, s *state) error {
 }
 
 func (d *daemon) startDockerd(ctx context.Context, s *state, runtime string) error {
-	config := filepath.Join(d.paths.run, "dockerd.json")
+	config := d.paths.dockerdConfig()
 	// Without a file of its own it would read the system's.
 	if err := os.WriteFile(config, []byte("{}\n"), 0o600); err != nil {
 		return fmt.Errorf("configuring dockerd, %w", err)
@@ -348,10 +348,9 @@ func (d *daemon) stop(ctx context.Context) error {
 // clean ends what is left of a daemon and removes its traces, its data
 // excepted. The caller holds the lock.
 func (d *daemon) clean(ctx context.Context, s *state) error {
-	end(ctx, s.Daemon, stopGrace)
+	err := endAll(ctx, s.Daemon, d.paths.dockerdConfig())
 	// Containers that outlived their daemon hold its mounts.
-	err := d.endShims()
-	end(ctx, s.Containerd, 10*time.Second)
+	err = errors.Join(err, d.endShims(), endAll(ctx, s.Containerd, d.paths.containerdConfig()))
 	err = errors.Join(err, unmountBelow(d.paths.run, d.paths.data), removeCgroups(d.containers()))
 	if err != nil {
 		return fmt.Errorf("stopping the private daemon, %w", err)
@@ -400,6 +399,18 @@ func (d *daemon) restoreNetwork(ctx context.Context) error {
 		return err
 	}
 	return os.Remove(d.paths.network)
+}
+
+// endAll ends the process that is remembered, and any other with that file on
+// its command line: a start that was killed may not have come to remember what
+// it had started.
+func endAll(ctx context.Context, remembered process.Identity, config string) error {
+	end(ctx, remembered, stopGrace)
+	strays, err := processesOf(func(argv [][]byte) bool { return containsArg(argv, config) })
+	for _, stray := range strays {
+		end(ctx, stray, stopGrace)
+	}
+	return err
 }
 
 // end asks a process to end, kills it when the grace is over, and returns when

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpuladder.dev/ladder/e2e/cluster/docker/capability"
+	"gpuladder.dev/ladder/e2e/cluster/process"
 )
 
 // testWriter hands progress to the test's log.
@@ -45,6 +46,10 @@ func needDaemon(t *testing.T) {
 	}
 	if _, err := CgroupVersion(); err != nil {
 		t.Skip(err)
+	}
+	// Starting and stopping here would be felt there, and the other way round.
+	if inUse, err := othersInUse(pathsOf(t.Name())); err != nil || inUse {
+		t.Skipf("another private daemon runs on this machine (%v)", err)
 	}
 }
 
@@ -327,6 +332,27 @@ func TestStartBrokenOff(t *testing.T) {
 	}()
 	if _, err := plan.Open(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatalf("Open = %v, want %v", err, context.Canceled)
+	}
+	assertNothingLeft(t, p, before)
+}
+
+// A start that was killed before it had noted which processes it started is
+// cleaned up all the same.
+func TestForgottenProcesses(t *testing.T) {
+	needDaemon(t)
+	dir := t.TempDir()
+	p := pathsOf(dir)
+	before := stateOfMachine(t)
+	open(t, dir)
+	if err := writeState(p, &state{Dir: dir, Starter: process.Self()}); err != nil {
+		t.Fatal(err)
+	}
+	left, err := Running(t.Context(), Options{Dir: dir, Progress: testWriter{t}})
+	if err != nil || left == nil {
+		t.Fatalf("Running = %v, %v", left, err)
+	}
+	if err := left.Close(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	assertNothingLeft(t, p, before)
 }

@@ -62,6 +62,8 @@ func pathsOf(dir string) paths {
 }
 
 func (p paths) containerdSocket() string { return filepath.Join(p.containerd, "containerd.sock") }
+func (p paths) containerdConfig() string { return filepath.Join(p.run, "containerd.toml") }
+func (p paths) dockerdConfig() string    { return filepath.Join(p.run, "dockerd.json") }
 
 // state is what is remembered of a private daemon.
 type state struct {
