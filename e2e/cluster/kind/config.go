@@ -1,10 +1,6 @@
 package kind
 
-import (
-	"fmt"
-
-	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
-)
+import "sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
 
 // machine is what the configuration of a cluster depends on.
 type machine struct {
@@ -22,9 +18,8 @@ const podSubnet = "10.244.0.0/16"
 // config is the cluster in kind's terms.
 func config(o Options, m machine) *v1alpha4.Cluster {
 	c := &v1alpha4.Cluster{
-		TypeMeta:      v1alpha4.TypeMeta{Kind: "Cluster", APIVersion: "kind.x-k8s.io/v1alpha4"},
-		Name:          o.Name,
-		RuntimeConfig: o.RuntimeConfig,
+		TypeMeta: v1alpha4.TypeMeta{Kind: "Cluster", APIVersion: "kind.x-k8s.io/v1alpha4"},
+		Name:     o.Name,
 		Networking: v1alpha4.Networking{
 			IPFamily: v1alpha4.IPv4Family,
 			// The API server is for this machine alone.
@@ -34,8 +29,9 @@ func config(o Options, m machine) *v1alpha4.Cluster {
 			// nodes get a configuration of the plugins that every node image has.
 			DisableDefaultCNI: true,
 		},
+		RuntimeConfig:        o.RuntimeConfig,
 		FeatureGates:         o.FeatureGates,
-		KubeadmConfigPatches: []string{kubeletPatch(m)},
+		KubeadmConfigPatches: kubeadmPatches(m),
 	}
 	if m.noResource {
 		c.ContainerdConfigPatches = []string{"[plugins.\"io.containerd.grpc.v1.cri\"]\n  restrict_oom_score_adj = true\n"}
@@ -47,13 +43,34 @@ func config(o Options, m machine) *v1alpha4.Cluster {
 	return c
 }
 
-func kubeletPatch(m machine) string {
-	patch := `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
+// patience is what kubeadm and the nodes get for steps that take seconds on an
+// idle machine: Options.Within bounds the whole.
+const patience = `timeouts:
+  controlPlaneComponentHealthCheck: 8m0s
+  discovery: 8m0s
+  kubeletHealthCheck: 8m0s
+  kubernetesAPICall: 8m0s
+  tlsBootstrap: 8m0s
 `
-	if m.cgroupV1 {
-		patch += "failCgroupV1: false\n"
+
+// kubeadmPatches change what kind tells kubeadm.
+func kubeadmPatches(m machine) []string {
+	patches := []string{
+		"apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\n" + patience,
+		"apiVersion: kubeadm.k8s.io/v1beta4\nkind: JoinConfiguration\n" + patience,
+		// A cluster of tests need not survive the end of the machine, and disks
+		// that are slow to sync make API servers that are slow to answer.
+		`apiVersion: kubeadm.k8s.io/v1beta4
+kind: ClusterConfiguration
+etcd:
+  local:
+    extraArgs:
+    - name: unsafe-no-fsync
+      value: "true"
+`,
 	}
-	// Tests start many small pods at once, and wait for each.
-	return patch + fmt.Sprintf("serializeImagePulls: false\nmaxPods: %d\n", 200)
+	if m.cgroupV1 {
+		patches = append(patches, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\n")
+	}
+	return patches
 }

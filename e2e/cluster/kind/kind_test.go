@@ -88,8 +88,8 @@ func TestNamesInTheCluster(t *testing.T) {
 	}
 }
 
-// patched is what a cluster's patches tell kubelet.
-func patched(t *testing.T, c *v1alpha4.Cluster) map[string]any {
+// patched is what a cluster's patches change in a document of kubeadm's.
+func patched(t *testing.T, c *v1alpha4.Cluster, kind string) map[string]any {
 	t.Helper()
 	merged := map[string]any{}
 	for _, patch := range c.KubeadmConfigPatches {
@@ -97,7 +97,7 @@ func patched(t *testing.T, c *v1alpha4.Cluster) map[string]any {
 		if err := yaml.UnmarshalStrict([]byte(patch), &object); err != nil {
 			t.Fatalf("%v in\n%s", err, patch)
 		}
-		if object["kind"] != "KubeletConfiguration" {
+		if object["kind"] != kind {
 			continue
 		}
 		for key, value := range object {
@@ -110,11 +110,16 @@ func patched(t *testing.T, c *v1alpha4.Cluster) map[string]any {
 func TestConfigFollowsTheMachine(t *testing.T) {
 	o := Options{Name: "lab", Nodes: DefaultNodes(), Image: "node:1"}
 	plain := config(o, machine{})
-	if _, set := patched(t, plain)["failCgroupV1"]; set || len(plain.ContainerdConfigPatches) != 0 {
+	if _, set := patched(t, plain, "KubeletConfiguration")["failCgroupV1"]; set || len(plain.ContainerdConfigPatches) != 0 {
 		t.Errorf("on an ordinary machine: %v, %v", plain.KubeadmConfigPatches, plain.ContainerdConfigPatches)
 	}
-	if value, set := patched(t, config(o, machine{cgroupV1: true}))["failCgroupV1"]; !set || value != false {
+	if value, set := patched(t, config(o, machine{cgroupV1: true}), "KubeletConfiguration")["failCgroupV1"]; !set || value != false {
 		t.Errorf("with control groups v1: failCgroupV1 = %v, %v", value, set)
+	}
+	for _, document := range []string{"InitConfiguration", "JoinConfiguration"} {
+		if timeouts, ok := patched(t, plain, document)["timeouts"].(map[string]any); !ok || timeouts["kubernetesAPICall"] != "8m0s" {
+			t.Errorf("%s: timeouts = %v", document, timeouts)
+		}
 	}
 	bounded := config(o, machine{noResource: true})
 	if len(bounded.ContainerdConfigPatches) != 1 || !strings.Contains(bounded.ContainerdConfigPatches[0], "restrict_oom_score_adj = true") {
