@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -57,27 +58,50 @@ const (
 type limit struct {
 	name string
 	have int
+	// used is what others on the machine take of it, as far as can be seen.
+	used int
 	want int
 }
 
 // CheckLimits returns advice where the machine's limits are likely to be too
-// low for so many nodes. With too few, kubelet ends with "too many open files".
+// low for so many nodes more. With too few, kubelet and containerd fail with
+// "too many open files".
 func CheckLimits(nodes int) []string {
 	return advice([]limit{
-		{"fs.inotify.max_user_instances", readNumber("/proc/sys/fs/inotify/max_user_instances"), nodes * instancesPerNode},
-		{"fs.inotify.max_user_watches", readNumber("/proc/sys/fs/inotify/max_user_watches"), nodes * watchesPerNode},
+		{
+			name: "fs.inotify.max_user_instances", have: readNumber("/proc/sys/fs/inotify/max_user_instances"),
+			used: inotifyInstances("/proc"), want: nodes * instancesPerNode,
+		},
+		{name: "fs.inotify.max_user_watches", have: readNumber("/proc/sys/fs/inotify/max_user_watches"), want: nodes * watchesPerNode},
 	})
 }
 
 func advice(limits []limit) []string {
 	var words []string
 	for _, l := range limits {
-		if l.have > 0 && l.have < l.want {
-			words = append(words, fmt.Sprintf("%s is %d; the nodes may need %d, else kubelet fails with \"too many open files\": raise it with sysctl -w %s=%d",
-				l.name, l.have, l.want, l.name, max(512, l.want)))
+		if l.have == 0 || l.have >= l.used+l.want {
+			continue
 		}
+		words = append(words, fmt.Sprintf("%s is %d, of which %d are in use; the nodes may need %d more, else kubelet or containerd fails with \"too many open files\": raise it with sysctl -w %s=%d",
+			l.name, l.have, l.used, l.want, l.name, max(512, 2*(l.used+l.want))))
 	}
 	return words
+}
+
+// inotifyInstances counts the instances that the processes below a /proc hold.
+// Those of other users can be seen only by root.
+func inotifyInstances(proc string) int {
+	open, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "fd", "*"))
+	if err != nil {
+		return 0
+	}
+	count := 0
+	for _, fd := range open {
+		if target, err := os.Readlink(fd); err == nil && target == "anon_inode:inotify" {
+			count++
+		}
+	}
+	return count
 }
 
 // readNumber returns 0 for what can't be read.

@@ -270,9 +270,42 @@ func TestBoundingSet(t *testing.T) {
 }
 
 func TestAdviceOnLimits(t *testing.T) {
-	words := advice([]limit{{"fs.inotify.max_user_instances", 64, 100}, {"fs.inotify.max_user_watches", 9000, 9000}, {"unreadable", 0, 5}})
-	if len(words) != 1 || !strings.Contains(words[0], "sysctl -w fs.inotify.max_user_instances=512") {
-		t.Errorf("advice = %q", words)
+	for name, tc := range map[string]struct {
+		limit limit
+		want  string
+	}{
+		"too low":         {limit{name: "x.max", have: 64, want: 100}, "sysctl -w x.max=512"},
+		"used by others":  {limit{name: "x.max", have: 600, used: 550, want: 100}, "sysctl -w x.max=1300"},
+		"just enough":     {limit{name: "x.max", have: 200, used: 100, want: 100}, ""},
+		"unknown":         {limit{name: "x.max", have: 0, want: 100}, ""},
+		"what others use": {limit{name: "x.max", have: 128, used: 124, want: 100}, "128, of which 124 are in use"},
+		"what is lacking": {limit{name: "x.max", have: 10, want: 100}, "may need 100 more"},
+	} {
+		words := advice([]limit{tc.limit})
+		if tc.want == "" && len(words) != 0 || tc.want != "" && (len(words) != 1 || !strings.Contains(words[0], tc.want)) {
+			t.Errorf("%s: advice = %q, want %q", name, words, tc.want)
+		}
+	}
+}
+
+func TestInotifyInstancesAreCounted(t *testing.T) {
+	proc := t.TempDir()
+	for fd, target := range map[string]string{
+		"1/fd/3": "anon_inode:inotify", "1/fd/4": "/dev/null", "22/fd/0": "anon_inode:inotify", "self/fd/5": "anon_inode:inotify",
+	} {
+		path := filepath.Join(proc, fd)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(target, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := inotifyInstances(proc); got != 2 {
+		t.Errorf("counted %d, want 2", got)
+	}
+	if got := inotifyInstances(filepath.Join(proc, "none")); got != 0 {
+		t.Errorf("counted %d in nothing", got)
 	}
 }
 
