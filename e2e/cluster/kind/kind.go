@@ -354,19 +354,33 @@ func Remove(ctx context.Context, name string, engine *docker.Engine, progress io
 }
 
 // removeWithin bounds the removal of nodes.
-const removeWithin = 2 * time.Minute
+const removeWithin = 3 * time.Minute
 
-// removeNodes lets kind remove the nodes, with their volumes.
+// removeNodes lets kind remove the nodes, with their volumes. On a busy machine
+// the engine may give up on a container that ends a moment later, so it is asked
+// again.
 func (c *Cluster) removeNodes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
-	result := make(chan error, 1)
-	go func() { result <- c.provider.Delete(c.state.Name, c.Kubeconfig()) }()
-	select {
-	case err := <-result:
-		return kindError("removing cluster "+c.state.Name, err)
-	case <-ctx.Done():
-		return fmt.Errorf("removing cluster %s, %w", c.state.Name, ctx.Err())
+	for {
+		result := make(chan error, 1)
+		go func() { result <- c.provider.Delete(c.state.Name, c.Kubeconfig()) }()
+		var err error
+		select {
+		case err = <-result:
+		case <-ctx.Done():
+			return fmt.Errorf("removing cluster %s, %w", c.state.Name, ctx.Err())
+		}
+		if err == nil {
+			return nil
+		}
+		err = kindError("removing cluster "+c.state.Name, err)
+		select {
+		case <-time.After(3 * time.Second):
+			c.say("trying again: %v", err)
+		case <-ctx.Done():
+			return err
+		}
 	}
 }
 
