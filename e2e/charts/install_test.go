@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -285,7 +286,7 @@ func (s *site) unchanged(t *testing.T, pod *corev1.Pod, claim *resourcev1.Resour
 	if now.UID != pod.UID || now.Status.Phase != corev1.PodRunning || now.DeletionTimestamp != nil || now.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("the Pod is %s, its containers %v", now.Status.Phase, now.Status.ContainerStatuses)
 	}
-	if held.UID != claim.UID || held.Status.Allocation == nil || held.Status.Allocation.Devices.Results[0] != claim.Status.Allocation.Devices.Results[0] {
+	if held.UID != claim.UID || !equality.Semantic.DeepEqual(held.Status.Allocation, claim.Status.Allocation) {
 		t.Errorf("the claim had %v, now it has %v", claim.Status.Allocation, held.Status.Allocation)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"gpuladder.dev/ladder/e2e/cluster/process"
 )
 
-// The scheduler takes the rendered configuration and becomes ready with it; in
-// words it refuses the same without Ladder's plugin.
+// The scheduler takes the rendered configuration and becomes ready with it; one
+// with which it could not keep its promises it refuses, in words.
 func TestSchedulerTakesItsConfiguration(t *testing.T) {
 	for _, variation := range []string{"default", "replace"} {
 		t.Run(variation, func(t *testing.T) {
@@ -35,11 +35,11 @@ func TestSchedulerTakesItsConfiguration(t *testing.T) {
 			}
 		})
 	}
-	t.Run("without the plugin", func(t *testing.T) {
+	t.Run("with a weight that is too small", func(t *testing.T) {
 		config, _, _ := unstructured.NestedString(find(t, render(t, "default"), "ConfigMap", "ladder-scheduler").Object, "data", "config.yaml")
 		config = strings.Replace(config, "clientConnection:\n", "clientConnection:\n  kubeconfig: "+kubeconfig(t)+"\n", 1)
-		log, _ := startScheduler(t, strings.Replace(config, "disabled: [{name: DynamicResources}]", "disabled: []", 1))
-		waitForLog(t, log, "DynamicResources")
+		log, _ := startScheduler(t, strings.Replace(config, "weight: 100000", "weight: 1", 1))
+		waitForLog(t, log, "the score weight of Ladder is 1")
 	})
 }
 

@@ -31,12 +31,12 @@ func readValues(t *testing.T, dir string) []value {
 	}
 	root := readSchema(t, dir)
 	var list []value
-	var walk func(prefix string, s *schema, node *yaml.Node)
-	walk = func(prefix string, s *schema, node *yaml.Node) {
+	var walk func(prefix string, s *valuesSchema, node *yaml.Node)
+	walk = func(prefix string, s *valuesSchema, node *yaml.Node) {
 		for i := 0; i < len(node.Content); i += 2 {
 			name, content := node.Content[i], node.Content[i+1]
 			path := prefix + name.Value
-			next := &schema{}
+			next := &valuesSchema{}
 			if s != nil && s.Properties[name.Value] != nil {
 				next = s.Properties[name.Value].follow(root)
 			}

@@ -69,30 +69,30 @@ func parts(t *testing.T) map[string]string {
 	return dirs
 }
 
-type schema struct {
-	Type                 any                `json:"type"`
-	Ref                  string             `json:"$ref"`
-	Properties           map[string]*schema `json:"properties"`
-	AdditionalProperties any                `json:"additionalProperties"`
-	Items                *schema            `json:"items"`
-	Definitions          map[string]*schema `json:"definitions"`
+type valuesSchema struct {
+	Type                 any                      `json:"type"`
+	Ref                  string                   `json:"$ref"`
+	Properties           map[string]*valuesSchema `json:"properties"`
+	AdditionalProperties any                      `json:"additionalProperties"`
+	Items                *valuesSchema            `json:"items"`
+	Definitions          map[string]*valuesSchema `json:"definitions"`
 }
 
 // follow resolves a reference within the same file.
-func (s *schema) follow(root *schema) *schema {
+func (s *valuesSchema) follow(root *valuesSchema) *valuesSchema {
 	if name, ok := strings.CutPrefix(s.Ref, "#/definitions/"); ok {
 		return root.Definitions[name]
 	}
 	return s
 }
 
-func readSchema(t *testing.T, dir string) *schema {
+func readSchema(t *testing.T, dir string) *valuesSchema {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(dir, "values.schema.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s schema
+	var s valuesSchema
 	if err := json.Unmarshal(raw, &s); err != nil {
 		t.Fatal(err)
 	}
@@ -119,8 +119,8 @@ func TestSchemasMatchValues(t *testing.T) {
 				t.Errorf("%s%s has no comment", prefix, v.path)
 			}
 		}
-		var walk func(path string, s *schema)
-		walk = func(path string, s *schema) {
+		var walk func(path string, s *valuesSchema)
+		walk = func(path string, s *valuesSchema) {
 			s = s.follow(root)
 			if s.Items != nil {
 				walk(path+"[]", s.Items)

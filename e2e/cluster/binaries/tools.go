@@ -23,7 +23,11 @@ const (
 var chartTools = []program{
 	{
 		name: Helm3, version: Helm3Version, module: "helm3", pkg: "helm.sh/helm/v3/cmd/helm",
-		ldflags: "-s -w -X helm.sh/helm/v3/internal/version.version=" + Helm3Version, expect: 2 * time.Minute, probe: []string{"version"},
+		// Helm 3 is told for which Kubernetes it renders where no cluster is asked.
+		ldflags: "-s -w -X helm.sh/helm/v3/internal/version.version=" + Helm3Version +
+			" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=37" +
+			" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=37",
+		expect: 2 * time.Minute, probe: []string{"version"},
 	},
 	{
 		name: Helm4, version: Helm4Version, module: "helm4", pkg: "helm.sh/helm/v4/cmd/helm",

@@ -16,7 +16,7 @@ func TestChartToolsAreThePinnedOnes(t *testing.T) {
 		if want := root + " " + p.version; !strings.Contains(string(mod), want+"\n") {
 			t.Errorf("modules/%s.mod does not require %s", p.module, want)
 		}
-		if strings.Contains(p.ldflags, "version=") && !strings.HasSuffix(p.ldflags, p.version) {
+		if strings.Contains(p.ldflags, "version.version=") && !strings.Contains(p.ldflags, "version.version="+p.version) {
 			t.Errorf("%s is told another version than %s: %s", p.name, p.version, p.ldflags)
 		}
 		if !slices.Contains(Names(), p.name) {
