@@ -21,7 +21,7 @@ func TestFirstChoice(t *testing.T) {
 			t.Errorf("the condition's reason is %s", c.Reason)
 		}
 		record := s.record(ctx, t, pod, v1alpha1.OutcomeAllocated)
-		if record.TierIndex == nil || *record.TierIndex != 0 || record.PolicyRevision != 1 || record.PolicyHash == "" || record.InputDigest == "" {
+		if record.TierIndex == nil || *record.TierIndex != 0 || record.PolicyRevision < 1 || record.PolicyHash == "" || record.InputDigest == "" {
 			t.Errorf("the record is incomplete: %+v", record)
 		}
 		wantRejected(t, record, "h100", v1alpha1.ReasonSelected, 1)

@@ -171,7 +171,7 @@ func (k *kindWorld) startScheduler(ctx context.Context) error {
 
 func (k *kindWorld) scaleScheduler(ctx context.Context, replicas int) error {
 	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
-	_, err := k.kube.AppsV1().Deployments(k.namespace).Patch(ctx, schedulerName, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "scale")
+	_, err := k.kube.AppsV1().Deployments(k.namespace).Patch(ctx, schedulerName, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("scaling the scheduler to %d, %w", replicas, err)
 	}

@@ -95,7 +95,7 @@ func (d suite) run(t *testing.T) {
 func (s *scene) begin(ctx context.Context, t *testing.T) {
 	s.world, s.t = here, t
 	t.Cleanup(s.finish)
-	s.await(ctx, t, within.freed, "all devices to be free and healthy before the suite starts", func() (bool, string) {
+	s.await(ctx, t, within.mended, "all devices to be free and healthy before the suite starts", func() (bool, string) {
 		for _, d := range s.devices("") {
 			if d.claim != "" || len(s.taints(d)) > 0 {
 				return false, fmt.Sprintf("%s is held by %q, its taints are %v", d, d.claim, s.taints(d))

@@ -20,6 +20,8 @@ var within = struct {
 	freed time.Duration
 	// published: a change of a device has reached its slice.
 	published time.Duration
+	// mended: the fault of a device has ended long enough for its taint to go.
+	mended time.Duration
 	// admission: an admission policy is in force, or no longer.
 	admission time.Duration
 	// component: something that was killed or restarted works again.
@@ -41,6 +43,7 @@ var within = struct {
 	gone:        90 * time.Second,
 	freed:       30 * time.Second,
 	published:   30 * time.Second,
+	mended:      2 * time.Minute,
 	admission:   30 * time.Second,
 	component:   2 * time.Minute,
 	node:        4 * time.Minute,
