@@ -88,11 +88,12 @@ func (s Selection) args(prefix string) []string {
 	return args
 }
 
-// exactly selects tests by their names.
+// exactly selects tests by their names. Ginkgo matches the name of the suite, a
+// space and the name of the test.
 func exactly(names []string) Selection {
 	quoted := make([]string, 0, len(names))
 	for _, name := range names {
 		quoted = append(quoted, regexp.QuoteMeta(name))
 	}
-	return Selection{Focus: "^(" + strings.Join(quoted, "|") + ")$"}
+	return Selection{Focus: "(^| )(" + strings.Join(quoted, "|") + ")$"}
 }

@@ -142,7 +142,7 @@ func TestRun(t *testing.T) {
 	}
 	args := argsOf(t, s.Ginkgo)
 	for _, want := range []string{
-		"--procs=3\n", "--flake-attempts=2\n", "--timeout=1h0m0s\n", `--focus=^(\[sig-node\] DRA a|\[sig-node\] DRA b)$` + "\n",
+		"--procs=3\n", "--flake-attempts=2\n", "--timeout=1h0m0s\n", `--focus=(^| )(\[sig-node\] DRA a|\[sig-node\] DRA b)$` + "\n",
 		"/e2e.test\n--\n", "--kubeconfig=/k\n", "--kubectl-path=/kubectl\n",
 	} {
 		if !strings.Contains(args, want) {
