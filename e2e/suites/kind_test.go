@@ -303,10 +303,12 @@ func (k *kindWorld) restartKubelet(ctx context.Context, node string) error {
 
 // host looks at the driver's files on a node with the node's own tools.
 func (k *kindWorld) host(ctx context.Context, node string) (*invariants.Host, error) {
-	files, err := k.Exec(ctx, node, "sh", "-c", "ls -1 "+cdiDir+" 2>/dev/null || true")
+	// The folder is in memory and gone after a boot, until something is in it.
+	said, err := k.Exec(ctx, node, "sh", "-c", "ls -1 "+cdiDir+" 2>/dev/null; echo; cat "+checkpointFile)
 	if err != nil {
 		return nil, err
 	}
+	files, content, _ := strings.Cut(said, "{")
 	h := &invariants.Host{Node: node}
 	for _, name := range strings.Fields(files) {
 		uid, ok := strings.CutPrefix(name, v1alpha1.DriverName+"-claim_")
@@ -314,16 +316,12 @@ func (k *kindWorld) host(ctx context.Context, node string) (*invariants.Host, er
 			h.CDI = append(h.CDI, types.UID(strings.TrimSuffix(uid, ".json")))
 		}
 	}
-	content, err := k.Exec(ctx, node, "cat", checkpointFile)
-	if err != nil {
-		return nil, err
-	}
 	var checkpoint struct {
 		Payload struct {
 			Claims map[types.UID]json.RawMessage `json:"claims"`
 		} `json:"payload"`
 	}
-	if err := json.Unmarshal([]byte(content), &checkpoint); err != nil {
+	if err := json.Unmarshal([]byte("{"+content), &checkpoint); err != nil {
 		return nil, fmt.Errorf("reading the checkpoint of node %s, %w", node, err)
 	}
 	for uid := range checkpoint.Payload.Claims {

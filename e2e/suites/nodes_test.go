@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"gpuladder.dev/ladder/e2e/invariants"
-	"gpuladder.dev/ladder/e2e/workload"
 )
 
 // nodes is what a provider with real nodes can do. Nodes are named as in the
@@ -83,24 +84,34 @@ func (s *scene) sight(ctx context.Context, node nodes, pod *corev1.Pod) error {
 	return nil
 }
 
-// clean waits until no node has a trace of a claim that is not allocated.
+// clean waits until no node has a trace of a claim. How long after its Pod a
+// trace may be there is for invariant I9 to judge; the looks are recorded.
 func (s *scene) clean(ctx context.Context, node nodes) error {
 	names := map[string]bool{}
 	for _, d := range s.devices("") {
 		names[d.node] = true
 	}
+	var group errgroup.Group
 	for name := range names {
-		err := workload.WaitFor(ctx, within.freed, "node "+name+" to be clean", func(ctx context.Context) (bool, string, error) {
-			host, err := node.host(ctx, name)
-			if err != nil {
-				return false, err.Error(), nil
-			}
-			s.log.Add(invariants.Entry{Host: host})
-			return len(host.CDI)+len(host.Prepared) == 0, fmt.Sprintf("CDI files of claims %v, checkpoint entries of %v", host.CDI, host.Prepared), nil
-		})
+		group.Go(func() error { return s.cleanNode(ctx, node, name) })
+	}
+	return group.Wait()
+}
+
+func (s *scene) cleanNode(ctx context.Context, node nodes, name string) error {
+	state := "nobody has looked"
+	err := wait.PollUntilContextTimeout(ctx, lookEvery, within.looked, true, func(ctx context.Context) (bool, error) {
+		host, err := node.host(ctx, name)
 		if err != nil {
-			return err
+			state = err.Error()
+			return false, nil
 		}
+		s.log.Add(invariants.Entry{Host: host})
+		state = fmt.Sprintf("CDI files of claims %v, checkpoint entries of %v", host.CDI, host.Prepared)
+		return len(host.CDI)+len(host.Prepared) == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for node %s to be clean (%s), %w", name, state, err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"gpuladder.dev/ladder/e2e/workload"
 )
@@ -48,17 +49,19 @@ func (s *scene) prepared(ctx context.Context, t *testing.T, node string, pods ..
 		}
 	}
 	slices.Sort(want)
-	err := workload.WaitFor(ctx, within.freed, "node "+node+" to have exactly the claims of its Pods prepared", func(ctx context.Context) (bool, string, error) {
+	state := "nobody has looked"
+	err := wait.PollUntilContextTimeout(ctx, lookEvery, within.looked, true, func(ctx context.Context) (bool, error) {
 		host, err := s.nodes(t).host(ctx, node)
 		if err != nil {
-			return false, err.Error(), nil
+			state = err.Error()
+			return false, nil
 		}
 		slices.Sort(host.CDI)
-		return slices.Equal(host.CDI, want) && slices.Equal(host.Prepared, want),
-			fmt.Sprintf("CDI files of %v, checkpoint entries of %v, want %v", host.CDI, host.Prepared, want), nil
+		state = fmt.Sprintf("CDI files of %v, checkpoint entries of %v, want %v", host.CDI, host.Prepared, want)
+		return slices.Equal(host.CDI, want) && slices.Equal(host.Prepared, want), nil
 	})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("waiting for node %s to have exactly the claims of its Pods prepared (%s), %v", node, state, err)
 	}
 }
 

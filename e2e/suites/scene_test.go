@@ -38,6 +38,8 @@ type scene struct {
 	name string
 	ns   string
 	t    *testing.T // the whole suite's, not one step's
+	// begun is where in the history the suite began.
+	begun int
 	// undo is done in reverse order after what there is to say about a failure
 	// was written down.
 	undo []func(context.Context) error
@@ -93,7 +95,7 @@ func (d suite) run(t *testing.T) {
 // begin makes the namespace. Every suite starts with all devices free and
 // healthy: what is not was left by somebody else, and no finding of this suite.
 func (s *scene) begin(ctx context.Context, t *testing.T) {
-	s.world, s.t = here, t
+	s.world, s.t, s.begun = here, t, len(here.log.History())
 	t.Cleanup(s.finish)
 	s.await(ctx, t, within.mended, "all devices to be free and healthy before the suite starts", func() (bool, string) {
 		for _, d := range s.devices("") {
@@ -109,7 +111,7 @@ func (s *scene) begin(ctx context.Context, t *testing.T) {
 	}
 	s.ns = ns.Name
 	s.atEnd(func(ctx context.Context) error { return client.IgnoreNotFound(s.client.Delete(ctx, ns)) })
-	s.atEnd(func(ctx context.Context) error { return workload.DeleteAll(ctx, s.client, within.cleanup, s.ns) })
+	s.atEnd(s.deleteAll)
 	// Until it has an account, no Pod can be created in a namespace.
 	err := workload.WaitFor(ctx, within.admission, "the namespace's service account", func(ctx context.Context) (bool, string, error) {
 		err := s.client.Get(ctx, client.ObjectKey{Namespace: s.ns, Name: "default"}, &corev1.ServiceAccount{})
@@ -155,7 +157,8 @@ func (s *scene) finish() {
 			s.t.Error(err)
 		}
 	}
-	history := s.log.History()
+	// What earlier suites did was judged with them.
+	history := s.log.History()[s.begun:]
 	for _, report := range []invariants.Report{invariants.ExclusiveDevices(history), invariants.FreedDevices(history, within.freed)} {
 		if report.Verdict == invariants.Fail {
 			s.t.Error(report.String())
@@ -164,6 +167,18 @@ func (s *scene) finish() {
 	if s.t.Failed() {
 		s.world.failed = true
 	}
+}
+
+// deleteAll deletes every Pod of the suite, with the time that each may take to
+// end: a Pod that is forced away is gone before the kubelet has freed its device.
+func (s *scene) deleteAll(ctx context.Context) error {
+	if err := s.client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(s.ns)); err != nil {
+		return fmt.Errorf("deleting Pods, %w", err)
+	}
+	return s.log.Await(ctx, within.cleanup, "the suite's Pods to be gone", func() (bool, string) {
+		left := watchlog.List[*corev1.Pod](s.log, s.ns)
+		return len(left) == 0, fmt.Sprintf("%d are left", len(left))
+	})
 }
 
 // await waits for something to be so, asking again with each change that the

@@ -18,6 +18,8 @@ var within = struct {
 	// freed: after a Pod is gone its device is free and its traces on the node
 	// are removed. This is the bound of invariant I9.
 	freed time.Duration
+	// looked: somebody could look at a node, and found what was waited for.
+	looked time.Duration
 	// published: a change of a device has reached its slice.
 	published time.Duration
 	// mended: the fault of a device has ended long enough for its taint to go.
@@ -42,6 +44,7 @@ var within = struct {
 	running:     2 * time.Minute,
 	gone:        90 * time.Second,
 	freed:       30 * time.Second,
+	looked:      2 * time.Minute,
 	published:   30 * time.Second,
 	mended:      2 * time.Minute,
 	admission:   30 * time.Second,
@@ -52,3 +55,7 @@ var within = struct {
 	cleanup:     3 * time.Minute,
 	dump:        60 * time.Second,
 }
+
+// lookEvery is the time between two looks at what can't be watched: files of a
+// node.
+const lookEvery = 500 * time.Millisecond
