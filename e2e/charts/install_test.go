@@ -84,7 +84,11 @@ func TestLifeOfARelease(t *testing.T) {
 			first.Kubeconfig, then.Kubeconfig = os.Getenv(envKubeconfig), os.Getenv(envKubeconfig)
 			chart := chartDir(t)
 			common := append([]string{"--namespace", charts.Namespace, "--wait", "--timeout", patience.String()}, values...)
-			before := s.objects(t)
+			before := map[string]bool{}
+			s.eventually(t, "a list of what there is", func(ctx context.Context) (err error) {
+				before, err = s.objects(ctx)
+				return err
+			})
 
 			must(t, first, append([]string{"install", charts.Release, chart, "--create-namespace"}, common...)...)
 			t.Cleanup(func() {
@@ -120,9 +124,13 @@ func TestLifeOfARelease(t *testing.T) {
 
 			must(t, then, "uninstall", charts.Release, "--namespace", charts.Namespace, "--wait", "--timeout", patience.String())
 			s.unchanged(t, holder, claim)
-			s.eventually(t, "what was installed to be gone", func(context.Context) error {
+			s.eventually(t, "what was installed to be gone", func(ctx context.Context) error {
+				now, err := s.objects(ctx)
+				if err != nil {
+					return err
+				}
 				var left []string
-				for key := range s.objects(t) {
+				for key := range now {
 					if !before[key] && !mayStay(key) {
 						left = append(left, key)
 					}
@@ -167,7 +175,7 @@ func must(t *testing.T, h *charts.Helm, args ...string) string {
 // the tenant's Pod and claim, and Helm's namespace.
 func mayStay(key string) bool {
 	for _, prefix := range []string{
-		"customresourcedefinitions.apiextensions.k8s.io ", "acceleratorpolicies.gpuladder.dev ", "policyrevisions.gpuladder.dev ",
+		"customresourcedefinitions.apiextensions.k8s.io ", "apiservices.apiregistration.k8s.io v1alpha1.gpuladder.dev", "acceleratorpolicies.gpuladder.dev ", "policyrevisions.gpuladder.dev ",
 		"allocationdecisions.gpuladder.dev ", "namespaces ", "pods default/", "resourceclaims.resource.k8s.io default/",
 		"resourceclaimtemplates.resource.k8s.io default/",
 		// Made in every new namespace, and by the life of Pods.
@@ -184,28 +192,27 @@ func mayStay(key string) bool {
 
 // objects lists every object of the cluster but events and what counts or
 // follows others, as "resource namespace/name".
-func (s *site) objects(t *testing.T) map[string]bool {
-	t.Helper()
+func (s *site) objects(ctx context.Context) (map[string]bool, error) {
 	found := map[string]bool{}
 	lists, err := s.discovery.ServerPreferredResources()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		for _, r := range list.APIResources {
-			if !slices.Contains(r.Verbs, "list") || slices.Contains([]string{"events", "componentstatuses", "controllerrevisions", "leases"}, r.Name) {
+			if !slices.Contains(r.Verbs, "list") || slices.Contains(unstable, r.Name) {
 				continue
 			}
-			objects, err := s.dynamic.Resource(gv.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
+			objects, err := s.dynamic.Resource(gv.WithResource(r.Name)).List(ctx, metav1.ListOptions{})
 			if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
 				continue
 			}
 			if err != nil {
-				t.Fatalf("listing %s: %v", r.Name, err)
+				return nil, err
 			}
 			for _, object := range objects.Items {
 				name := schema.GroupResource{Group: gv.Group, Resource: r.Name}.String() + " "
@@ -216,8 +223,11 @@ func (s *site) objects(t *testing.T) map[string]bool {
 			}
 		}
 	}
-	return found
+	return found, nil
 }
+
+// unstable are resources that come and go with others or by themselves.
+var unstable = []string{"events", "componentstatuses", "controllerrevisions", "leases", "endpoints", "endpointslices"}
 
 // hold starts a Pod that keeps a device.
 func (s *site) hold(t *testing.T) *corev1.Pod {
@@ -294,8 +304,13 @@ func (s *site) unchanged(t *testing.T, pod *corev1.Pod, claim *resourcev1.Resour
 func (s *site) eventually(t *testing.T, what string, try func(context.Context) error) {
 	t.Helper()
 	var last error
+	since := time.Now()
 	err := wait.PollUntilContextTimeout(t.Context(), time.Second, patience, true, func(ctx context.Context) (bool, error) {
 		last = try(ctx)
+		if last != nil && time.Since(since) > time.Minute {
+			since = time.Now()
+			t.Logf("still waiting for %s: %v", what, last)
+		}
 		return last == nil, nil
 	})
 	if err != nil {
