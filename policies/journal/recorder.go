@@ -175,6 +175,10 @@ func (r *Recorder) Candidates(q decide.Query) (iter.Seq[decide.Candidate], error
 	return r.state.Candidates(q)
 }
 
+// FaultyNodes passes the question on; nothing depends on the answer but which
+// error a Pod gets.
+func (r *Recorder) FaultyNodes(q decide.Query) ([]string, error) { return r.state.FaultyNodes(q) }
+
 // Assume is State.Assume. The evidence of the decision is left out of the
 // entry: it stands with the decision itself.
 func (r *Recorder) Assume(d *decide.Decision, inFlight bool) error {

@@ -32,6 +32,7 @@ type Engine interface {
 	mirror.State
 	Decide(q decide.Query) (*decide.Decision, error)
 	Candidates(q decide.Query) (iter.Seq[decide.Candidate], error)
+	FaultyNodes(q decide.Query) ([]string, error)
 	Assume(d *decide.Decision, inFlight bool) error
 	Digest() string
 }

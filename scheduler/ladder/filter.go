@@ -18,7 +18,11 @@ const embeddedKey fwk.StateKey = dynamicresources.Name
 // refused there unless it comes first anyway; it is looked at again among the
 // others.
 func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
-	if s := searchOf(state); s != nil {
+	s := searchOf(state)
+	if s != nil && len(s.faulty) > 0 {
+		return p.filterFaulty(ctx, state, pod, node)
+	}
+	if s != nil {
 		rank, listed := s.rank[node.Node().Name]
 		if !listed {
 			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "the node is not in the part of the order that is looked at")
@@ -28,6 +32,17 @@ func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *corev1.P
 		}
 	}
 	return p.DynamicResources.Filter(ctx, state, pod, node)
+}
+
+// filterFaulty lets the embedded plugin's error through, which ends the attempt,
+// and nothing else: whether the node serves the Pod is found out when the order
+// comes to it.
+func (p *Plugin) filterFaulty(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
+	status := p.DynamicResources.Filter(ctx, state, pod, node)
+	if status.IsSuccess() || status.IsRejected() {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "a selector fails on a device of the node, but none that is needed")
+	}
+	return status
 }
 
 // PostFilter implements fwk.PostFilterPlugin: it gives back what is allocated to

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -48,6 +49,12 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	}
 	if err := p.nextPart(s, nodes); err != nil {
 		return nil, p.undecided(pod, err)
+	}
+	if len(s.faulty) > 0 {
+		if _, status := p.DynamicResources.PreFilter(ctx, state, pod, nodes); !status.IsSuccess() {
+			return nil, status
+		}
+		return &fwk.PreFilterResult{NodeNames: s.faulty}, nil
 	}
 	if len(s.part) == 0 {
 		return nil, p.nothingLeft(ctx, state, s, nodes)
@@ -102,6 +109,9 @@ func (p *Plugin) nextPart(s *search, nodes []fwk.NodeInfo) error {
 		return err
 	}
 	s.observe(c.engine.Digest())
+	if faulty, err := p.probe(s); err != nil || faulty {
+		return err
+	}
 	return c.timed("candidates", func() error {
 		var candidates iter.Seq[decide.Candidate]
 		candidates, err := c.engine.Candidates(s.query())
@@ -111,6 +121,23 @@ func (p *Plugin) nextPart(s *search, nodes []fwk.NodeInfo) error {
 		s.take(candidates)
 		return nil
 	})
+}
+
+// probe says whether this round looks at the nodes where a selector of a plain
+// claim fails on some device. The embedded plugin gets to see everything then
+// and errs there, or does not, as kube-scheduler does; if it does not, the
+// rounds after this one go through the order. The caller holds the lock.
+func (p *Plugin) probe(s *search) (bool, error) {
+	if s.probed {
+		return false, nil
+	}
+	s.probed = true
+	nodes, err := p.core.engine.FaultyNodes(s.query())
+	if err != nil || len(nodes) == 0 {
+		return false, err
+	}
+	s.faulty = sets.New(nodes...)
+	return true, nil
 }
 
 // prepare has the embedded plugin prepare itself on a view of the candidates.

@@ -54,6 +54,11 @@ type search struct {
 	rounds    int
 	doubts    int
 
+	// faulty are the nodes that this round looks at because a selector fails on
+	// a device there; probed says that such a round has been, or is not needed.
+	faulty sets.Set[string]
+	probed bool
+
 	// part is the part of the order that this round looks at.
 	part []decide.Candidate
 	rank map[string]int
@@ -179,12 +184,17 @@ func (s *search) names() sets.Set[string] {
 // refuse takes over why no node of the part passed. It says whether another
 // round makes sense, and after which pause.
 func (s *search) refuse(d framework.Diagnosis) (again bool, pause time.Duration) {
-	if len(s.part) == 0 {
+	if len(s.part) == 0 && len(s.faulty) == 0 {
 		return false, 0
 	}
 	if d.PreFilterMsg != "" && d.NodeToStatus.AbsentNodesStatus().Plugin() != "" {
 		// Another plugin refused the Pod as such.
 		return false, 0
+	}
+	if len(s.faulty) > 0 {
+		// The embedded plugin found nothing wrong: on to the order.
+		s.faulty = nil
+		return true, 0
 	}
 	doubted := false
 	for _, c := range s.part {

@@ -248,3 +248,20 @@ func TestCyclesShareOneSearch(t *testing.T) {
 	assert.Same(t, s, begin(state, testPod(), time.Unix(9, 0)))
 	assert.Same(t, s, searchOf(state.Clone()))
 }
+
+// A round over faulty nodes refuses none of them: the next one goes through the
+// order from its beginning.
+func TestRefuseAfterAProbe(t *testing.T) {
+	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0))
+	s.faulty = sets.New("a")
+	d := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
+	d.NodeToStatus.Set("a", fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "nothing wrong").WithPlugin(Name))
+	again, pause := s.refuse(d)
+	assert.True(t, again)
+	assert.Zero(t, pause)
+	assert.Empty(t, s.faulty)
+	assert.Empty(t, s.refused)
+	assert.Equal(t, firstWidth, s.width)
+	again, _ = s.refuse(d)
+	assert.False(t, again, "nothing is left")
+}
