@@ -193,10 +193,14 @@ func TestHeldDevices(t *testing.T) {
 		"another device": {"gpu-0", "gpu-1", same, same, ""},
 		"by an admin":    {"gpu-0", "gpu-0", asAdmin, same, ""},
 		"for an admin":   {"gpu-0", "gpu-0", same, asAdmin, ""},
-		"two shares": {"gpu-0", "gpu-0", func(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim { return share(c, "a") },
-			func(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim { return share(c, "b") }, ""},
-		"one share twice": {"gpu-0", "gpu-0", func(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim { return share(c, "a") },
-			func(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim { return share(c, "a") }, "is still held"},
+		"two shares": {
+			"gpu-0", "gpu-0", func(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim { return share(c, "a") },
+			func(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim { return share(c, "b") }, "",
+		},
+		"one share twice": {
+			"gpu-0", "gpu-0", func(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim { return share(c, "a") },
+			func(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim { return share(c, "a") }, "is still held",
+		},
 		"a share and all":       {"gpu-0", "gpu-0", func(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaim { return share(c, "a") }, same, "is still held"},
 		"the other half":        {"mig-a", "mig-b", same, same, ""},
 		"the board of a half":   {"mig-a", "mig-whole", same, same, "device mig-whole is still held by claim team-a/holder (holder-uid-1), which shares the board as mig-a"},

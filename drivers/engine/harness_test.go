@@ -275,16 +275,19 @@ func (o *observer) Holding(claims int) {
 	defer o.mu.Unlock()
 	o.holding = claims
 }
+
 func (o *observer) Recovered(from checkpoint.Origin, _ error, _ int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.recovered = append(o.recovered, from)
 }
+
 func (o *observer) Rebooted(claims int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.rebooted = append(o.rebooted, claims)
 }
+
 func (o *observer) Collected(claim types.NamespacedName, _ types.UID, why string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

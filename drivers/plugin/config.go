@@ -110,8 +110,10 @@ func (c *Config) Default() {
 		value *time.Duration
 		to    time.Duration
 	}{
-		{&c.HealthPeriod, DefaultHealthPeriod}, {&c.Recovery, DefaultRecovery},
-		{&c.CollectPeriod, DefaultCollectPeriod}, {&c.StaleAfter, DefaultStaleAfter},
+		{&c.HealthPeriod, DefaultHealthPeriod},
+		{&c.Recovery, DefaultRecovery},
+		{&c.CollectPeriod, DefaultCollectPeriod},
+		{&c.StaleAfter, DefaultStaleAfter},
 	} {
 		if *d.value == 0 {
 			*d.value = d.to

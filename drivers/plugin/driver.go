@@ -212,7 +212,7 @@ func (d *Driver) publishAll(ctx context.Context, helper *kubeletplugin.Helper) e
 	for {
 		if err := d.publish(ctx, helper); err != nil {
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // broken off on purpose
 			}
 			return err
 		}

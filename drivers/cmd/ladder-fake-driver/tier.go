@@ -99,7 +99,7 @@ func (w *tierWatch) begin(ctx context.Context) (inventory.Pool, error) {
 	choice, err = w.catalog.Choose(w.node.Labels)
 	if err != nil {
 		w.say(corev1.EventTypeWarning, eventTierRefused, "Publishing no devices: "+err.Error())
-		return inventory.Pool{}, nil
+		return inventory.Pool{}, nil //nolint:nilerr // told; the labels may become right
 	}
 	pool, err := w.catalog.Pool(w.node.Name, choice)
 	if err != nil {
@@ -180,7 +180,7 @@ func (w *tierWatch) follow(ctx context.Context, labels map[string]string) error 
 	choice, err := w.catalog.Choose(labels)
 	if err != nil {
 		w.say(corev1.EventTypeWarning, eventTierRefused, w.keeping()+err.Error())
-		return nil
+		return nil //nolint:nilerr // told; trying again would not help
 	}
 	if choice == w.now {
 		w.refused = ""
