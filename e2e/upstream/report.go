@@ -146,7 +146,9 @@ func because(labels []string) string {
 		gate, isGate := strings.CutPrefix(l, "FeatureGate:")
 		switch {
 		case isGate:
-			off = append(off, gate)
+			if gate != "DynamicResourceAllocation" { // locked on, and on every test
+				off = append(off, gate)
+			}
 		case isFeature && feature != "DynamicResourceAllocation" && feature != "OffByDefault":
 			features = append(features, feature)
 		case l == "Slow", l == "Flaky":

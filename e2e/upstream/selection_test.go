@@ -60,12 +60,12 @@ func TestExactlyMatchesThoseNamesOnly(t *testing.T) {
 	names := []string{"[sig-node] DRA [DRA] a+b (c)", "x | y"}
 	focus := regexp.MustCompile(exactly(names).Focus)
 	for _, name := range names {
-		if !focus.MatchString("the suite "+name) {
+		if !focus.MatchString("the suite " + name) {
 			t.Errorf("%q does not match %s", name, focus)
 		}
 	}
 	for _, name := range []string{"x", "x | y z", "[sig-node] DRA [DRA] aab (c)"} {
-		if focus.MatchString("the suite "+name) {
+		if focus.MatchString("the suite " + name) {
 			t.Errorf("%q matches %s", name, focus)
 		}
 	}

@@ -61,8 +61,11 @@ func (b *builder) goBuild(ctx context.Context, p program, dir string, args, env 
 			case <-stop:
 				return
 			case <-tick.C:
-				fmt.Fprintf(b.progress, "building %s … %.0f s, %d packages compiled\n",
-					p.name, time.Since(start).Seconds(), out.lineCount())
+				told := ""
+				if !p.test { // the go command names no packages then
+					told = fmt.Sprintf(", %d packages compiled", out.lineCount())
+				}
+				fmt.Fprintf(b.progress, "building %s … %.0f s%s\n", p.name, time.Since(start).Seconds(), told)
 			}
 		}
 	})
