@@ -27,6 +27,18 @@ func Unit(ctx context.Context) error {
 	})
 }
 
+// Charts tests the chart with both majors of Helm against a real API server,
+// and the guard on allocations.
+func Charts(ctx context.Context) error {
+	assets, err := controlPlane(ctx)
+	if err != nil {
+		return err
+	}
+	return step("testing the chart", func() error {
+		return goTest(ctx, "charts", []string{"KUBEBUILDER_ASSETS=" + assets}, "-count=1", "-timeout=30m", "./e2e/charts/...", "./e2e/integration/guard/...")
+	})
+}
+
 // Deflake repeats the tests of one package until one fails: `deflake ./policies/decide`.
 func Deflake(ctx context.Context, pkg string) error {
 	assets, err := controlPlane(ctx)
@@ -43,7 +55,7 @@ func Deflake(ctx context.Context, pkg string) error {
 
 // Golden rewrites the golden files; look at the difference before you commit.
 func Golden(ctx context.Context) error {
-	for _, pkg := range []string{"./policies/compile", "./tools/internal/..."} {
+	for _, pkg := range []string{"./policies/compile", "./tools/internal/...", "./e2e/charts"} {
 		if err := cmd("go", "test", "-count=1", pkg, "-update").run(ctx); err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Generate writes what is generated: deep copies, CRDs and the API reference.
+// Generate writes what is generated: deep copies, CRDs, their copies in the chart, and the API reference.
 func Generate(ctx context.Context) error {
 	gen, err := pinnedTool(ctx, "pinned", "sigs.k8s.io/controller-tools/cmd/controller-gen")
 	if err != nil {
@@ -23,10 +23,15 @@ func Generate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return step("generating the API reference", func() error {
+	if err := step("generating the API reference", func() error {
 		_, err := cmd(docs, "--source-path=./api/v1alpha1", "--config=../tools/pinned/crd-ref-docs.yaml",
 			"--renderer=markdown", "--output-path=../docs/reference/api.md").in("policies").with("GOWORK=off").output(ctx)
 		return err
+	}); err != nil {
+		return err
+	}
+	return step("copying CRDs and admission policies into the chart", func() error {
+		return cmd("go", "test", "-count=1", "./e2e/charts", "-run=TestCopiesAreTheirSources", "-update").run(ctx)
 	})
 }
 
