@@ -154,7 +154,7 @@ func TestLifeOfARelease(t *testing.T) {
 				if apierrors.IsNotFound(err) {
 					return nil
 				}
-				return fmt.Errorf("the claim is still there, %v", err)
+				return fmt.Errorf("the claim is still there, %v", err) //nolint:errorlint // err can be nil
 			})
 			must(t, then, "uninstall", charts.Release, "--namespace", charts.Namespace, "--wait", "--timeout", patience.String())
 		})

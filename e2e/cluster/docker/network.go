@@ -30,8 +30,12 @@ const dockerBridge = "docker0"
 
 // filters are the programs and tables in which a daemon writes rules.
 var filters = []struct{ program, table string }{
-	{"iptables", "filter"}, {"iptables", "nat"}, {"iptables", "raw"},
-	{"ip6tables", "filter"}, {"ip6tables", "nat"}, {"ip6tables", "raw"},
+	{"iptables", "filter"},
+	{"iptables", "nat"},
+	{"iptables", "raw"},
+	{"ip6tables", "filter"},
+	{"ip6tables", "nat"},
+	{"ip6tables", "raw"},
 }
 
 var forwardingFiles = []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding", "/proc/sys/net/ipv6/conf/default/forwarding"}

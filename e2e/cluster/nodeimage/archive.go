@@ -67,7 +67,7 @@ func outdated(archives []string, modified func(string) time.Time) []string {
 func (m *maker) load(ctx context.Context) (bool, error) {
 	path := m.archive()
 	if _, err := os.Stat(path); err != nil {
-		return false, nil
+		return false, nil //nolint:nilerr // then it is built
 	}
 	m.say("loading the node image from %s", path)
 	start := time.Now()

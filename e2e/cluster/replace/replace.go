@@ -170,7 +170,7 @@ func leader(ctx context.Context, api kubernetes.Interface) (string, error) {
 		return "", fmt.Errorf("asking which scheduler leads, %w", err)
 	}
 	if err != nil {
-		return "", nil
+		return "", nil //nolint:nilerr // no lease: nobody leads
 	}
 	return ptr.Deref(lease.Spec.HolderIdentity, ""), nil
 }

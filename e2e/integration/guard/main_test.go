@@ -69,7 +69,7 @@ func server(t *testing.T) *apiserver.Server {
 			}
 			for name, err := range tries {
 				if err == nil || !strings.Contains(err.Error(), name) {
-					return fmt.Errorf("%s does not refuse, %v", name, err)
+					return fmt.Errorf("%s does not refuse, %v", name, err) //nolint:errorlint // err can be nil
 				}
 			}
 			return nil

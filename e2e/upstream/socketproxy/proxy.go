@@ -86,7 +86,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // broken off on purpose
 	}
 	return fmt.Errorf("waiting for a connection, %w", err)
 }

@@ -85,7 +85,9 @@ func (t *kindTarget) close(ctx context.Context) error {
 func upstreamNodes() []kind.Node {
 	return []kind.Node{
 		{Name: "control-plane", Role: kind.ControlPlane},
-		{Name: "a", Role: kind.Worker}, {Name: "b", Role: kind.Worker}, {Name: "c", Role: kind.Worker},
+		{Name: "a", Role: kind.Worker},
+		{Name: "b", Role: kind.Worker},
+		{Name: "c", Role: kind.Worker},
 	}
 }
 
