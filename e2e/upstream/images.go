@@ -65,8 +65,8 @@ func Substitutable() []string {
 // Substitute is an image that was made in place of the one of this name.
 type Substitute struct{ Name, Made string }
 
-// String is one line for people.
-func (s Substitute) String() string { return "`" + s.Name + "`: " + s.Made }
+// String is one line for people, without the registry.
+func (s Substitute) String() string { return "`" + path.Base(s.Name) + "`: " + s.Made }
 
 // substitutes chooses among the images that the suite knows those that the
 // tests of DRA need.

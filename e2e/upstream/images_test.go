@@ -101,7 +101,7 @@ func TestPackedImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(made) != 4 || !strings.HasPrefix(made[0].String(), "`r.test/busybox:1`: ") {
+	if len(made) != 4 || !strings.HasPrefix(made[0].String(), "`busybox:1`: ") {
 		t.Errorf("made %v", made)
 	}
 	for name, want := range map[string]struct {
