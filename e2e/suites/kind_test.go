@@ -150,10 +150,19 @@ func (k *kindWorld) killScheduler(ctx context.Context) error {
 			return fmt.Errorf("deleting the scheduler's Pod, %w", err)
 		}
 	}
-	return workload.WaitFor(ctx, within.component, "the scheduler to be gone", func(ctx context.Context) (bool, string, error) {
+	err = workload.WaitFor(ctx, within.component, "the scheduler to be gone", func(ctx context.Context) (bool, string, error) {
 		left, err := k.podsOf(ctx, schedulerName, "")
 		return len(left) == 0, fmt.Sprintf("%d Pods are left", len(left)), err
 	})
+	if err != nil {
+		return err
+	}
+	// Nobody holds the lease any more, and the next one need not wait for its end.
+	err = k.kube.CoordinationV1().Leases(k.namespace).Delete(ctx, schedulerName, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting the scheduler's lease, %w", err)
+	}
+	return nil
 }
 
 func (k *kindWorld) startScheduler(ctx context.Context) error {

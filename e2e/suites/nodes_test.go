@@ -87,18 +87,19 @@ func (s *scene) sight(ctx context.Context, node nodes, pod *corev1.Pod) error {
 // clean waits until no node has a trace of a claim. How long after its Pod a
 // trace may be there is for invariant I9 to judge; the looks are recorded.
 func (s *scene) clean(ctx context.Context, node nodes) error {
-	names := map[string]bool{}
-	for _, d := range s.devices("") {
-		names[d.node] = true
-	}
 	var group errgroup.Group
-	for name := range names {
+	for _, name := range s.gpuNodes() {
 		group.Go(func() error { return s.cleanNode(ctx, node, name) })
 	}
 	return group.Wait()
 }
 
 func (s *scene) cleanNode(ctx context.Context, node nodes, name string) error {
+	return s.lookUntil(ctx, node, name, "be clean", func(host *invariants.Host) bool { return len(host.CDI)+len(host.Prepared) == 0 })
+}
+
+// lookUntil looks at a node until what is there is as it should be.
+func (w *world) lookUntil(ctx context.Context, node nodes, name, what string, good func(*invariants.Host) bool) error {
 	state := "nobody has looked"
 	err := wait.PollUntilContextTimeout(ctx, lookEvery, within.looked, true, func(ctx context.Context) (bool, error) {
 		host, err := node.host(ctx, name)
@@ -106,12 +107,12 @@ func (s *scene) cleanNode(ctx context.Context, node nodes, name string) error {
 			state = err.Error()
 			return false, nil
 		}
-		s.log.Add(invariants.Entry{Host: host})
+		w.log.Add(invariants.Entry{Host: host})
 		state = fmt.Sprintf("CDI files of claims %v, checkpoint entries of %v", host.CDI, host.Prepared)
-		return len(host.CDI)+len(host.Prepared) == 0, nil
+		return good(host), nil
 	})
 	if err != nil {
-		return fmt.Errorf("waiting for node %s to be clean (%s), %w", name, state, err)
+		return fmt.Errorf("waiting for node %s to %s (%s), %w", name, what, state, err)
 	}
 	return nil
 }

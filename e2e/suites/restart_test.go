@@ -10,8 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 
+	"gpuladder.dev/ladder/e2e/invariants"
 	"gpuladder.dev/ladder/e2e/workload"
 )
 
@@ -49,19 +49,12 @@ func (s *scene) prepared(ctx context.Context, t *testing.T, node string, pods ..
 		}
 	}
 	slices.Sort(want)
-	state := "nobody has looked"
-	err := wait.PollUntilContextTimeout(ctx, lookEvery, within.looked, true, func(ctx context.Context) (bool, error) {
-		host, err := s.nodes(t).host(ctx, node)
-		if err != nil {
-			state = err.Error()
-			return false, nil
-		}
+	err := s.lookUntil(ctx, s.nodes(t), node, fmt.Sprintf("have exactly the claims %v prepared", want), func(host *invariants.Host) bool {
 		slices.Sort(host.CDI)
-		state = fmt.Sprintf("CDI files of %v, checkpoint entries of %v, want %v", host.CDI, host.Prepared, want)
-		return slices.Equal(host.CDI, want) && slices.Equal(host.Prepared, want), nil
+		return slices.Equal(host.CDI, want) && slices.Equal(host.Prepared, want)
 	})
 	if err != nil {
-		t.Fatalf("waiting for node %s to have exactly the claims of its Pods prepared (%s), %v", node, state, err)
+		t.Fatal(err)
 	}
 }
 
