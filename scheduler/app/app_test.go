@@ -75,7 +75,7 @@ func TestCheckProfile(t *testing.T) {
 
 func TestCommandNamesItsFlags(t *testing.T) {
 	command := NewCommand()
-	for _, flag := range []string{"journal", "kubeconfig", "config", "secure-port", "bind-address", "leader-elect", "v", "feature-gates"} {
+	for _, flag := range []string{"journal", "journal-keep", "kubeconfig", "config", "secure-port", "bind-address", "leader-elect", "v", "feature-gates"} {
 		assert.NotNil(t, command.Flags().Lookup(flag), flag)
 	}
 }
@@ -83,7 +83,7 @@ func TestCommandNamesItsFlags(t *testing.T) {
 func TestJournalRotates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.jsonl")
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	e, err := newEngine(path, now, klog.Background())
+	e, err := newEngine(path, DefaultJournalKeep, now, klog.Background())
 	require.NoError(t, err)
 	j := e.(*journaled)
 	j.limit = 1000
@@ -103,11 +103,41 @@ func TestJournalRotates(t *testing.T) {
 	}
 
 	// The next process keeps what the last one wrote.
-	_, err = newEngine(path, now.Add(time.Hour), klog.Background())
+	_, err = newEngine(path, DefaultJournalKeep, now.Add(time.Hour), klog.Background())
 	require.NoError(t, err)
 	files, err = filepath.Glob(path + "*")
 	require.NoError(t, err)
 	assert.Len(t, files, 3)
+}
+
+// Only the newest files are kept, and nothing is removed but earlier journals.
+func TestJournalKeepsTheNewest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.jsonl")
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	others := []string{path + ".notes", path + ".20260101T000000", path + ".next"}
+	for _, other := range others {
+		require.NoError(t, os.WriteFile(other, nil, 0o600))
+	}
+	for keep, want := range map[int]int{-1: 8, 3: 3, 0: 0} {
+		for i := range 8 { // each process keeps what the one before wrote
+			_, err := newEngine(path, -1, now.Add(time.Duration(i)*time.Minute), klog.Background())
+			require.NoError(t, err)
+		}
+		_, err := newEngine(path, keep, now.Add(time.Hour), klog.Background())
+		require.NoError(t, err)
+		kept, err := filepath.Glob(path + ".2026*.000")
+		require.NoError(t, err)
+		require.Len(t, kept, want, "keep %d", keep)
+		if keep > 0 {
+			assert.Equal(t, path+".20260102T040405.000", kept[len(kept)-1], "the newest stay")
+		}
+		for _, other := range others {
+			assert.FileExists(t, other)
+		}
+		for _, file := range append(kept, path) {
+			require.NoError(t, os.Remove(file))
+		}
+	}
 }
 
 // A rotation that fails leaves the present file in its place, and is tried
@@ -115,7 +145,7 @@ func TestJournalRotates(t *testing.T) {
 func TestJournalStaysWhereRotationFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.jsonl")
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	e, err := newEngine(path, now, klog.Background())
+	e, err := newEngine(path, DefaultJournalKeep, now, klog.Background())
 	require.NoError(t, err)
 	j := e.(*journaled)
 	j.limit = 1
@@ -141,6 +171,6 @@ func TestJournalStaysWhereRotationFails(t *testing.T) {
 }
 
 func TestJournalInAFolderThatIsNotThere(t *testing.T) {
-	_, err := newEngine(filepath.Join(t.TempDir(), "no", "journal"), time.Unix(0, 0), klog.Background())
+	_, err := newEngine(filepath.Join(t.TempDir(), "no", "journal"), DefaultJournalKeep, time.Unix(0, 0), klog.Background())
 	assert.ErrorContains(t, err, "beginning the journal")
 }

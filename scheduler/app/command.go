@@ -53,6 +53,8 @@ configuration.`,
 func addFlags(command *cobra.Command, opts *options.Options, own *Options) {
 	sets := opts.Flags
 	sets.FlagSet("ladder").StringVar(&own.Journal, "journal", "", "File to append input events and decisions to, as JSON lines; empty for none.")
+	sets.FlagSet("ladder").IntVar(&own.JournalKeep, "journal-keep", DefaultJournalKeep,
+		"How many earlier files of the journal, of 256 MiB each, are kept; negative for all.")
 	verflag.AddFlags(sets.FlagSet("global"))
 	globalflag.AddGlobalFlags(sets.FlagSet("global"), command.Name(), logs.SkipLoggingConfigurationFlags())
 	for _, set := range sets.FlagSets {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -19,16 +20,21 @@ import (
 // one before is kept beside it.
 const maxJournal = 256 << 20
 
+// DefaultJournalKeep is how many earlier journal files are kept: with the one
+// that is written, and the one that is begun, they stay below 4 GiB.
+const DefaultJournalKeep = 12
+
 // engineOptions: the scheduler's other plugins check nodes.
 var engineOptions = decide.Options{NodeChecks: decide.ExternalNodeChecks}
 
 // newEngine returns the engine's state, with a journal in the file of this
-// name unless it is empty.
-func newEngine(path string, now time.Time, logger klog.Logger) (ladder.Engine, error) {
+// name unless it is empty. Of earlier files the newest are kept, as many as
+// keep says; all of them if it is negative.
+func newEngine(path string, keep int, now time.Time, logger klog.Logger) (ladder.Engine, error) {
 	if path == "" {
 		return decide.NewState(engineOptions), nil
 	}
-	e := &journaled{path: path, limit: maxJournal, logger: logger}
+	e := &journaled{path: path, limit: maxJournal, kept: keep, logger: logger}
 	file, err := e.open(now)
 	if err != nil {
 		return nil, err
@@ -45,6 +51,7 @@ type journaled struct {
 	*journal.Recorder
 	path   string
 	limit  int64
+	kept   int
 	file   *journalFile
 	logger klog.Logger
 	failed bool
@@ -77,13 +84,44 @@ func (e *journaled) open(now time.Time) (*journalFile, error) {
 	return e.create(e.path, os.O_EXCL, now)
 }
 
-// keep gives the present file, if there is one, a name of its own.
+// keptLayout is the time in the name of a file that is kept.
+const keptLayout = "20060102T150405.000"
+
+// keep gives the present file, if there is one, a name of its own, and removes
+// the oldest of those that are too many.
 func (e *journaled) keep(now time.Time) error {
-	err := os.Rename(e.path, e.path+"."+now.UTC().Format("20060102T150405.000"))
+	err := os.Rename(e.path, e.path+"."+now.UTC().Format(keptLayout))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("keeping the last journal, %w", err)
 	}
+	e.prune()
 	return nil
+}
+
+// prune removes the oldest kept files. Failing to is logged and no reason not
+// to go on: the next rotation tries again.
+func (e *journaled) prune() {
+	if e.kept < 0 {
+		return
+	}
+	dir, base := filepath.Split(e.path)
+	entries, err := os.ReadDir(filepath.Clean(dir))
+	if err != nil {
+		e.logger.Error(err, "Earlier journals not looked at", "file", e.path)
+		return
+	}
+	var kept []string // oldest first: entries are sorted by name, which is by time
+	for _, entry := range entries {
+		stamp, found := strings.CutPrefix(entry.Name(), base+".")
+		if _, err := time.Parse(keptLayout, stamp); found && err == nil {
+			kept = append(kept, filepath.Join(dir, entry.Name()))
+		}
+	}
+	for _, path := range kept[:max(0, len(kept)-e.kept)] {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			e.logger.Error(err, "Earlier journal not removed", "file", path)
+		}
+	}
 }
 
 func (e *journaled) create(path string, flag int, now time.Time) (*journalFile, error) {

@@ -27,6 +27,8 @@ type Options struct {
 	// Journal is the file that input events and decisions are appended to;
 	// empty for none.
 	Journal string
+	// JournalKeep is how many earlier files of it are kept; negative for all.
+	JournalKeep int
 	// Clock is the real clock where it is nil.
 	Clock clock.WithDelayedExecution
 }
@@ -61,7 +63,7 @@ func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler,
 	if own.Clock == nil {
 		own.Clock = clock.RealClock{}
 	}
-	engine, err := newEngine(own.Journal, own.Clock.Now(), klog.FromContext(ctx))
+	engine, err := newEngine(own.Journal, own.JournalKeep, own.Clock.Now(), klog.FromContext(ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -267,7 +267,7 @@ func (c *cluster) startSchedulerWith(journal string) (stop func()) {
 	}
 	require.NoError(c.t, flags.Parse([]string{"--kubeconfig=" + server.kubeconfig, "--secure-port=0", "--leader-elect=false"}))
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := app.Setup(ctx, opts, app.Options{Journal: journal})
+	s, err := app.Setup(ctx, opts, app.Options{Journal: journal, JournalKeep: -1})
 	if err != nil {
 		cancel()
 		c.t.Fatalf("setting up the scheduler, %v", err)
