@@ -24,11 +24,16 @@ func (h *harness) install(ctx context.Context, tag string) error {
 		return err
 	}
 	h.say("installing the chart")
-	return h.helm(ctx, tools.Path(binaries.Helm4), append([]string{
+	err = h.helm(ctx, tools.Path(binaries.Helm4), append([]string{
 		"upgrade", "--install", Release, filepath.Join(root, "charts", "ladder"),
 		"--namespace", Namespace, "--create-namespace", "--kubeconfig", h.cluster.Kubeconfig(),
 		"--wait", "--timeout", "5m",
 	}, sets(values(tag))...))
+	if err != nil {
+		h.cluster.CollectLogs(context.WithoutCancel(ctx))
+		return fmt.Errorf("%w\nthe logs of the nodes are in %s", err, h.cluster.LogsDir())
+	}
+	return nil
 }
 
 // values are what the suites want otherwise than a user would.
