@@ -22,14 +22,23 @@ import (
 	"gpuladder.dev/ladder/policies/fleet"
 )
 
-// generateNames does what an API server does and client-go's fake does not.
+// generateNames does what an API server does and client-go's fake does not: it
+// names slices and counts their versions. Without versions the library can't
+// tell that its cache is older than what it wrote last, and a change that it
+// takes for done is lost until its next resync.
 func generateNames(client *clientfake.Clientset) {
 	var serial atomic.Int64
+	client.PrependReactor("update", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		slice := action.(clienttesting.UpdateAction).GetObject().(*resourcev1.ResourceSlice)
+		slice.ResourceVersion = fmt.Sprint(serial.Add(1))
+		return false, nil, nil
+	})
 	client.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		slice := action.(clienttesting.CreateAction).GetObject().(*resourcev1.ResourceSlice)
 		if slice.Name == "" {
 			slice.Name = fmt.Sprintf("%s%05d", slice.GenerateName, serial.Add(1))
 		}
+		slice.ResourceVersion = fmt.Sprint(serial.Add(1))
 		return false, nil, nil
 	})
 }
