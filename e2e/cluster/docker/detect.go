@@ -93,6 +93,7 @@ type host struct {
 	cgroups    func() (int, error)
 	overlay    func(dir string) error
 	cacheDir   func() (string, error)
+	others     func(paths) (bool, error)
 	dockerHost string
 }
 
@@ -110,6 +111,7 @@ func systemHost() host {
 		cgroups:    CgroupVersion,
 		overlay:    overlayWorks,
 		cacheDir:   binaries.CacheDir,
+		others:     othersInUse,
 		dockerHost: os.Getenv("DOCKER_HOST"),
 	}
 }
@@ -256,7 +258,7 @@ func private(options Options, h host, none *MissingError) *Plan {
 		plan.Steps = []string{"use the private Docker daemon that runs already (socket " + plan.paths.socket + ")"}
 		return plan
 	}
-	if others, err := othersInUse(plan.paths); err == nil && others {
+	if others, err := h.others(plan.paths); err == nil && others {
 		plan.Notes = append(plan.Notes, "another private Docker daemon runs on this machine: ports that its containers publish may be reached through loopback only from now on")
 	}
 	plan.Steps = append(plan.Steps, fmt.Sprintf("start a private Docker daemon: data in %s, socket %s, log %s, control groups v%d",

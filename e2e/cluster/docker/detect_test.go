@@ -29,6 +29,7 @@ type machine struct {
 	effective  capability.Set
 	cgroupErr  error
 	overlay    map[string]bool
+	others     bool
 	dockerHost string
 }
 
@@ -58,6 +59,7 @@ func (m machine) host(t *testing.T) host {
 		cgroups:    func() (int, error) { return 2, m.cgroupErr },
 		overlay:    func(dir string) error { return map[bool]error{false: errors.New("not supported")}[m.overlay[dir]] },
 		cacheDir:   func() (string, error) { return "/home/user/.cache/ladder", nil },
+		others:     func(paths) (bool, error) { return m.others, nil },
 		dockerHost: m.dockerHost,
 	}
 }
@@ -108,6 +110,11 @@ func TestDetect(t *testing.T) {
 			kind:    Private,
 			says:    []string{"data in /home/user/.cache/ladder/docker/data", "control groups v2", "stop it at the end"},
 			not:     []string{"apt-get", "without CAP", "note"},
+		},
+		"another private daemon is at work": {
+			machine: with(rootOnEmpty, func(m *machine) { m.programs, m.others = daemonPrograms, true }),
+			kind:    Private,
+			says:    []string{"note: another private Docker daemon runs"},
 		},
 		"to be installed": {
 			machine: rootOnEmpty, options: Options{Install: true},
