@@ -67,10 +67,26 @@ etcd:
     extraArgs:
     - name: unsafe-no-fsync
       value: "true"
+controllerManager:
+  extraArgs: # there is one: on a busy machine it would only lose its lease, and end
+  - name: leader-elect
+    value: "false"
+scheduler:
+  extraArgs:
+  - name: leader-elect
+    value: "false"
 `,
 	}
+	// A pod whose devices could not be prepared is tried again with the next
+	// sync, a driver that was killed is started again with the next try: tests
+	// wait for both.
+	kubelet := `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+syncFrequency: 10s
+crashLoopBackOff: {maxContainerRestartPeriod: 10s}
+`
 	if m.cgroupV1 {
-		patches = append(patches, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\n")
+		kubelet += "failCgroupV1: false\n"
 	}
-	return patches
+	return append(patches, kubelet)
 }
