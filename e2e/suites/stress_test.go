@@ -11,11 +11,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/invariants/watchlog"
 	"gpuladder.dev/ladder/e2e/stress"
+	"gpuladder.dev/ladder/e2e/workload"
 )
 
 // How much stress: the whole suite, and its core.
@@ -63,19 +65,33 @@ var _ stress.World = &stressed{}
 
 // Create implements [stress.World].
 func (w *stressed) Create(ctx context.Context, name string) error {
-	if err := w.client.Create(ctx, w.pod(name, "e2e-any")); err != nil {
-		return fmt.Errorf("creating Pod %s, %w", name, err)
-	}
-	return nil
+	return w.write(ctx, "creating Pod "+name, func(ctx context.Context) error {
+		err := w.client.Create(ctx, w.pod(name, "e2e-any"))
+		if apierrors.IsAlreadyExists(err) {
+			return nil // the answer to an earlier try was lost
+		}
+		return err
+	})
+}
+
+// write tries to write until the API server takes it, or says for good that it
+// does not: stress on a small machine makes it late.
+func (w *stressed) write(ctx context.Context, what string, try func(context.Context) error) error {
+	return workload.WaitFor(ctx, within.admission, what, func(ctx context.Context) (bool, string, error) {
+		err := try(ctx)
+		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
+			return false, "", err
+		}
+		return err == nil, fmt.Sprint(err), nil
+	})
 }
 
 // Delete implements [stress.World].
 func (w *stressed) Delete(ctx context.Context, name string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name}}
-	if err := client.IgnoreNotFound(w.client.Delete(ctx, pod)); err != nil {
-		return fmt.Errorf("deleting Pod %s, %w", name, err)
-	}
-	return nil
+	return w.write(ctx, "deleting Pod "+name, func(ctx context.Context) error {
+		return client.IgnoreNotFound(w.client.Delete(ctx, pod))
+	})
 }
 
 // Pods implements [stress.World].
