@@ -37,15 +37,11 @@ func (e *Engine) available(ctx context.Context, state *checkpoint.State, uid typ
 		if held == nil {
 			continue
 		}
-		gone, err := e.guessWasWrong(ctx, other, state.Claims[other])
+		gone, err := e.dropWrongGuess(ctx, state, other)
 		if err != nil {
 			return err
 		}
 		if gone {
-			klog.FromContext(ctx).Info("Dropping a claim that was assumed to be prepared", "other", other)
-			if err := e.undo(ctx, state, other); err != nil {
-				return err
-			}
 			continue
 		}
 		held.HolderUID = other
@@ -53,7 +49,17 @@ func (e *Engine) available(ctx context.Context, state *checkpoint.State, uid typ
 		return &Error{Class: ClassDeviceHeld, Err: held}
 	}
 	// Each pair fits; do all together?
-	if device, fits := together(state, uid, wanted, pool); !fits {
+	device, fits := together(state, uid, wanted, pool)
+	for _, other := range sorted(state.Claims) {
+		if fits || other == uid {
+			continue
+		}
+		if _, err := e.dropWrongGuess(ctx, state, other); err != nil {
+			return err
+		}
+		device, fits = together(state, uid, wanted, pool)
+	}
+	if !fits {
 		return fail(ClassDeviceHeld, "device %s does not fit beside the other parts of its board that are in use", device)
 	}
 	return nil
@@ -145,6 +151,16 @@ func fit(pool inventory.Pool, devices ...string) bool {
 		}
 	}
 	return true
+}
+
+// dropWrongGuess drops a holder that was wrongly assumed to be prepared.
+func (e *Engine) dropWrongGuess(ctx context.Context, state *checkpoint.State, uid types.UID) (dropped bool, err error) {
+	wrong, err := e.guessWasWrong(ctx, uid, state.Claims[uid])
+	if err != nil || !wrong {
+		return false, err
+	}
+	klog.FromContext(ctx).Info("Dropping a claim that was assumed to be prepared", "other", uid)
+	return true, e.undo(ctx, state, uid)
 }
 
 // guessWasWrong looks again at a holder that is known only by its allocation as

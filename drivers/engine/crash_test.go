@@ -252,3 +252,42 @@ func TestCrashWhileCollecting(t *testing.T) {
 		t.Errorf("collected are %v", n.observer.collected)
 	}
 }
+
+// TestGuessesThatFillABoardAreGivenUp: each half beside the other fits, all
+// three do not, and the API server no longer has the first two.
+func TestGuessesThatFillABoardAreGivenUp(t *testing.T) {
+	n := newNode(t, 0)
+	n.api.allocate("a", "mig-a")
+	n.api.allocate("b", "mig-b")
+	remove(n, checkpoint.FileName)
+	n.restart()
+	wanted := n.api.allocate("c", "mig-c")
+	if _, err := n.prepare(wanted); ClassOf(err) != ClassDeviceHeld {
+		t.Errorf("got %v", err)
+	}
+	n.api.remove("a")
+	n.api.remove("b")
+	n.mustPrepare(wanted)
+}
+
+// TestADamagedFileIsEvidence: a file that is there, whatever is in it, was not
+// removed, so the containers of its claim may run.
+func TestADamagedFileIsEvidence(t *testing.T) {
+	n := newNode(t, 1)
+	claim := n.api.allocate("c", "gpu-0")
+	n.mustPrepare(claim)
+	n.tear(checkpoint.FileName)
+	if err := os.Truncate(n.engine.CDI.Path(claim.UID), 10); err != nil {
+		t.Fatal(err)
+	}
+	n.api.remove("c") // by force
+	n.restart()
+	rival := n.api.allocate("rival", "gpu-0")
+	if _, err := n.prepare(rival); ClassOf(err) != ClassDeviceHeld {
+		t.Errorf("got %v", err)
+	}
+	if err := n.unprepare(claim); err != nil {
+		t.Fatal(err)
+	}
+	n.mustPrepare(rival)
+}

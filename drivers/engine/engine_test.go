@@ -342,6 +342,55 @@ func TestUnprepareWhilePreparing(t *testing.T) {
 	n.expect("afterwards", nil, nil)
 }
 
+// TestALatePrepareReplacesNothing: a call that was slow comes to its end after
+// the claim has got another device and was prepared for that.
+func TestALatePrepareReplacesNothing(t *testing.T) {
+	n := newNode(t, 2)
+	claim := n.api.allocate("c", "gpu-0")
+	anew := claim.DeepCopy()
+	anew.Status.Allocation.Devices.Results[0].Device = "gpu-1"
+	n.hooks.then = func(point Point) {
+		if point == AfterCheckpointStarted {
+			n.hooks.then = nil
+			n.mustPrepare(anew)
+		}
+	}
+	if _, err := n.prepare(claim); ClassOf(err) != ClassUnprepared {
+		t.Errorf("got %v", err)
+	}
+	held, err := n.engine.Held(quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := held[claim.UID]
+	if known == nil || known.Devices[0].Name != "gpu-1" || !n.engine.CDI.Has("boot-1", claim.UID, known) {
+		t.Errorf("recorded is %+v, and the file does not say so", known)
+	}
+}
+
+// TestALatePrepareIsNotAnotherOne: the file of the first call is gone with the
+// first record, and the second call has not written one yet.
+func TestALatePrepareIsNotAnotherOne(t *testing.T) {
+	n := newNode(t, 1)
+	claim := n.api.allocate("c", "gpu-0")
+	n.hooks.then = func(point Point) {
+		if point != AfterCDI {
+			return
+		}
+		n.hooks.then = nil
+		if err := n.unprepare(claim); err != nil {
+			t.Error(err)
+		}
+		n.hooks.crash = AfterCheckpointStarted
+		alive(func() { _, _ = n.prepare(claim) })
+	}
+	if _, err := n.prepare(claim); ClassOf(err) != ClassUnprepared {
+		t.Errorf("got %v", err)
+	}
+	n.expect("afterwards", nil, []string{string(claim.UID) + "=PrepareStarted"})
+	n.mustPrepare(claim)
+}
+
 // TestTwoDriversOneNode prepares and unprepares from two drivers at once.
 func TestTwoDriversOneNode(t *testing.T) {
 	n := newNode(t, 4)
@@ -473,6 +522,68 @@ func (c *changing) Get(ctx context.Context, namespace, name string) (*resourcev1
 		c.change()
 	}
 	return claim, err
+}
+
+// TestCollectingGoesOn: what can't be taken back keeps nothing else.
+func TestCollectingGoesOn(t *testing.T) {
+	n := newNode(t, 2)
+	stuck, other := n.api.allocate("a", "gpu-0"), n.api.allocate("b", "gpu-1")
+	n.mustPrepare(stuck)
+	n.mustPrepare(other)
+	n.api.remove("a")
+	n.api.remove("b")
+	if err := os.Remove(n.engine.CDI.Path(stuck.UID)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(n.engine.CDI.Path(stuck.UID), "not empty"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_ = n.engine.Collect(quiet)
+	n.clock.SetTime(n.clock.Now().Add(11 * time.Minute))
+	if err := n.engine.Collect(quiet); err == nil || !strings.Contains(err.Error(), "claim team-a/a (") {
+		t.Errorf("got %v", err)
+	}
+	if got := n.record(); !slices.Equal(got, []string{string(stuck.UID) + "=PrepareCompleted"}) {
+		t.Errorf("recorded are %v", got)
+	}
+}
+
+// TestAGuessThatIsPreparedWhileCollecting: what was only assumed is prepared,
+// and its Pod deleted by force, while the API server is asked.
+func TestAGuessThatIsPreparedWhileCollecting(t *testing.T) {
+	n := newNode(t, 1)
+	claim := n.api.allocate("c", "gpu-0")
+	remove(n, checkpoint.FileName)
+	n.restart()
+	n.engine.Claims = &slowAPI{api: n.api, first: func() {
+		n.mustPrepare(claim)
+		n.api.remove("c")
+	}}
+	if err := n.engine.Collect(quiet); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.prepare(n.api.allocate("rival", "gpu-0")); ClassOf(err) != ClassDeviceHeld {
+		t.Errorf("got %v", err)
+	}
+	n.clock.SetTime(n.clock.Now().Add(11 * time.Minute))
+	if err := n.engine.Collect(quiet); err != nil {
+		t.Fatal(err)
+	}
+	n.expect("collected", nil, nil)
+}
+
+// slowAPI has something done before its first answer.
+type slowAPI struct {
+	*api
+	first func()
+}
+
+func (a *slowAPI) Get(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error) {
+	if first := a.first; first != nil {
+		a.first = nil
+		first()
+	}
+	return a.api.Get(ctx, namespace, name)
 }
 
 func TestNoAPIServerCollectsNothing(t *testing.T) {

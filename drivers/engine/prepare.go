@@ -62,7 +62,7 @@ func (e *Engine) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 	if err := e.makeReady(ctx, boot, claim.UID, known); err != nil {
 		return nil, errors.Join(err, e.giveUp(ctx, claim.UID, known))
 	}
-	if err := e.finish(ctx, claim.UID, known); err != nil {
+	if err := e.finish(ctx, boot, claim.UID, known); err != nil {
 		return nil, err
 	}
 	return e.answer(claim.UID, known, pool), nil
@@ -193,8 +193,19 @@ func (e *Engine) makeReady(ctx context.Context, boot string, uid types.UID, clai
 		}
 		edits[device.Name] = made
 	}
-	if err := e.CDI.Write(boot, uid, claim, edits); err != nil {
-		return &Error{Class: ClassCDI, Err: err}
+	// Under the lock: a file that was written late would replace that of whoever
+	// has prepared the claim anew since.
+	err := e.change(ctx, func(state *checkpoint.State) error {
+		if present := state.Claims[uid]; present == nil || !sameDevices(present, claim) {
+			return errMeanwhile
+		}
+		if err := e.CDI.Write(boot, uid, claim, edits); err != nil {
+			return &Error{Class: ClassCDI, Err: err}
+		}
+		return errUnchanged
+	})
+	if err != nil {
+		return err
 	}
 	if claim.Phase == checkpoint.PrepareCompleted {
 		return nil
@@ -202,19 +213,17 @@ func (e *Engine) makeReady(ctx context.Context, boot string, uid types.UID, clai
 	return e.at(ctx, AfterCDI, uid)
 }
 
+// errMeanwhile: someone else has ended what this call has begun.
+var errMeanwhile = fail(ClassUnprepared, "it was unprepared in the meantime")
+
 // finish records a claim as completed, unless someone has unprepared it since
-// it was begun.
-func (e *Engine) finish(ctx context.Context, uid types.UID, claim *checkpoint.Claim) error {
+// it was begun, be it that it was begun anew.
+func (e *Engine) finish(ctx context.Context, boot string, uid types.UID, claim *checkpoint.Claim) error {
 	completed := claim.Phase == checkpoint.PrepareCompleted
 	err := e.change(ctx, func(state *checkpoint.State) error {
 		present := state.Claims[uid]
-		if present == nil || !sameDevices(present, claim) {
-			if present == nil {
-				if err := e.CDI.Remove(uid); err != nil {
-					return &Error{Class: ClassCDI, Err: err}
-				}
-			}
-			return fail(ClassUnprepared, "it was unprepared in the meantime")
+		if present == nil || !sameDevices(present, claim) || !e.CDI.Has(boot, uid, claim) {
+			return errMeanwhile
 		}
 		if present.Phase == checkpoint.PrepareCompleted {
 			return errUnchanged
@@ -240,9 +249,10 @@ func (e *Engine) giveUp(ctx context.Context, uid types.UID, claim *checkpoint.Cl
 	if claim.Phase == checkpoint.PrepareCompleted {
 		return nil // it was completed before this call and still is
 	}
-	err := e.change(context.WithoutCancel(ctx), func(state *checkpoint.State) error {
+	ctx = context.WithoutCancel(ctx)
+	err := e.change(ctx, func(state *checkpoint.State) error {
 		present := state.Claims[uid]
-		if present == nil || present.Phase == checkpoint.PrepareCompleted {
+		if present == nil || present.Phase == checkpoint.PrepareCompleted || !sameDevices(present, claim) {
 			return errUnchanged
 		}
 		return e.undo(ctx, state, uid)

@@ -115,10 +115,14 @@ func (e *Engine) recover(ctx context.Context, loaded checkpoint.Loaded, boot str
 	state := loaded.State.DeepCopy()
 	state.BootID = boot
 	for uid, claim := range state.Claims {
+		file, found := files[uid]
 		switch {
-		case files[uid] != nil:
+		case found && file == nil:
+			// Damaged, and not removed: its containers may run. It is written again
+			// when kubelet asks.
+		case found:
 			// The file is the last thing to be made, and the first to go.
-			if sameDevices(files[uid], claim) {
+			if sameDevices(file, claim) {
 				claim.Phase = checkpoint.PrepareCompleted
 			}
 		case inAPI[uid] == nil:

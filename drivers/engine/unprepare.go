@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -102,10 +103,11 @@ func (e *Engine) Collect(ctx context.Context) error {
 			delete(e.stale, uid)
 		}
 	}
+	var failed []error // one that can't be taken back keeps no other
 	for _, uid := range sorted(held) {
 		claim, err := e.Claims.Get(ctx, held[uid].Namespace, held[uid].Name)
 		if err != nil {
-			return &Error{Class: ClassAPI, Err: err}
+			return errors.Join(append(failed, &Error{Class: ClassAPI, Err: err})...)
 		}
 		if e.over(uid, claim) == "" {
 			delete(e.stale, uid)
@@ -122,17 +124,17 @@ func (e *Engine) Collect(ctx context.Context) error {
 			continue
 		}
 		if err := e.collect(ctx, uid, since); err != nil {
-			return err
+			failed = append(failed, fmt.Errorf("collecting claim %s/%s (%s), %w", held[uid].Namespace, held[uid].Name, uid, err))
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // collect asks the API server again, now under the lock: kubelet prepares a
 // claim only once it is reserved, so a claim that came back is seen here.
 func (e *Engine) collect(ctx context.Context, uid types.UID, since time.Time) error {
 	var name types.NamespacedName
-	why := ""
+	why, waits := "", false
 	err := e.change(ctx, func(state *checkpoint.State) error {
 		present := state.Claims[uid]
 		if present == nil {
@@ -145,10 +147,15 @@ func (e *Engine) collect(ctx context.Context, uid types.UID, since time.Time) er
 		if why = e.over(uid, claim); why == "" {
 			return errUnchanged
 		}
+		// It may have been prepared since it was found over: then it runs.
+		if present.Evidence != checkpoint.FromAPI && (e.Clock.Since(since) < e.StaleAfter || e.Clock.Since(present.Since) < e.StaleAfter) {
+			waits = true
+			return errUnchanged
+		}
 		name = types.NamespacedName{Namespace: present.Namespace, Name: present.Name}
 		return e.undo(ctx, state, uid)
 	})
-	if err != nil {
+	if err != nil || waits {
 		return err
 	}
 	delete(e.stale, uid)
