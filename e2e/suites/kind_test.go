@@ -82,41 +82,39 @@ func attachKind(ctx context.Context, s *settings) (provider, error) {
 	return k, k.size(ctx)
 }
 
-// size gives each node the number of GPUs that the suites want.
+// size gives each node the number of GPUs that the suites want, and waits until
+// its driver has published them.
 func (k *kindWorld) size(ctx context.Context) error {
-	list, err := k.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: kind.TierLabel})
-	if err != nil {
-		return fmt.Errorf("listing nodes, %w", err)
-	}
-	want := map[string]int{}
-	for _, n := range list.Items {
-		number, known := gpus[n.Labels[kind.TierLabel]]
-		if !known {
-			return fmt.Errorf("node %s is of tier %q, which the suites do not know", n.Name, n.Labels[kind.TierLabel])
+	return workload.WaitFor(ctx, within.rollout, "every node to publish the devices that the suites want", func(ctx context.Context) (bool, string, error) {
+		nodes, err := k.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: kind.TierLabel})
+		if err != nil {
+			return false, err.Error(), nil
 		}
-		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"%d"}}}`, labelGPUs, number)
-		if _, err := k.kube.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-			return fmt.Errorf("labelling node %s, %w", n.Name, err)
-		}
-		want[n.Name] = number
-	}
-	return workload.WaitFor(ctx, within.rollout, "every node to publish its devices", func(ctx context.Context) (bool, string, error) {
-		found := map[string]int{}
 		slices, err := k.kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + v1alpha1.DriverName})
 		if err != nil {
-			return false, "", err
+			return false, err.Error(), nil
 		}
+		found := map[string]int{}
 		for _, s := range slices.Items {
 			if s.Spec.NodeName != nil {
 				found[*s.Spec.NodeName] += len(s.Spec.Devices)
 			}
 		}
-		for node, n := range want {
-			if found[node] != n {
-				return false, fmt.Sprintf("want %v, found %v", want, found), nil
+		for _, n := range nodes.Items {
+			want, known := gpus[n.Labels[kind.TierLabel]]
+			if !known {
+				return false, "", fmt.Errorf("node %s is of tier %q, which the suites do not know", n.Name, n.Labels[kind.TierLabel])
+			}
+			if n.Labels[labelGPUs] != fmt.Sprint(want) {
+				patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"%d"}}}`, labelGPUs, want)
+				_, err := k.kube.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+				return false, fmt.Sprintf("labelling node %s, %v", n.Name, err), nil
+			}
+			if found[n.Name] != want {
+				return false, fmt.Sprintf("node %s has %d devices, want %d", n.Name, found[n.Name], want), nil
 			}
 		}
-		return true, "", nil
+		return len(nodes.Items) == len(gpus), fmt.Sprintf("there are %d nodes with devices", len(nodes.Items)), nil
 	})
 }
 
