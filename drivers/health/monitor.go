@@ -86,9 +86,14 @@ func (m *Monitor) Observe(report inventory.Report) ([]Transition, error) {
 	now := m.clock.Now().UTC()
 
 	reported := map[inventory.Origin]bool{}
+	lesser := map[inventory.Origin]inventory.Trouble{}
 	for _, trouble := range report.Troubles {
-		reported[trouble.Origin] = true
 		known := m.troubles[trouble.Origin]
+		if known != nil && trouble.Severity < known.Severity {
+			lesser[trouble.Origin] = trouble // it counts once the worse one is over
+			continue
+		}
+		reported[trouble.Origin] = true
 		if known == nil {
 			m.troubles[trouble.Origin] = &entry{Trouble: trouble, since: now}
 			m.unsaved = true
@@ -113,6 +118,9 @@ func (m *Monitor) Observe(report inventory.Report) ([]Transition, error) {
 		if now.Sub(known.ended) >= m.recovery {
 			delete(m.troubles, origin)
 			m.unsaved = true
+			if left, is := lesser[origin]; is {
+				m.troubles[origin] = &entry{Trouble: left, since: now}
+			}
 		}
 	}
 	transitions := m.compare(before)

@@ -180,6 +180,30 @@ func TestSeverityOfOneSourceChanges(t *testing.T) {
 	expect(t, "taints", w.taints("gpu-0"), "unhealthy=Xid:NoSchedule@1 failed=Xid:NoExecute@1")
 }
 
+// TestALesserTroubleOfOneSource is no end of the worse one: that must be over
+// for the recovery time, and a latched one said to be over.
+func TestALesserTroubleOfOneSource(t *testing.T) {
+	w := newWard(t)
+	worse, lesser := trouble("gpu-0", "xid", inventory.Failed), trouble("gpu-0", "xid", inventory.Suspect)
+	w.see(worse)
+	expect(t, "lesser", w.see(lesser), "")
+	w.after(recovery - time.Second)
+	expect(t, "worse again", w.see(worse), "")
+	expect(t, "lesser", w.see(lesser), "")
+	w.after(recovery)
+	expect(t, "over", w.see(lesser), "gpu-0 failed>suspect Xid")
+
+	worse.Latched, lesser.Latched = true, true
+	w.see(worse)
+	w.see(lesser)
+	w.after(time.Hour)
+	expect(t, "latched", w.see(lesser), "")
+	expect(t, "taints", w.taints("gpu-0")[:9], "unhealthy")
+	w.report(inventory.Report{Troubles: []inventory.Trouble{lesser}, Recovered: []inventory.Origin{worse.Origin}})
+	w.after(recovery)
+	expect(t, "over", w.see(lesser), "gpu-0 failed>suspect Xid")
+}
+
 // TestSurvivesARestart: taints, times and what is being recovered from.
 func TestSurvivesARestart(t *testing.T) {
 	w := newWard(t)
@@ -275,7 +299,7 @@ func TestRandomTroubles(t *testing.T) {
 			r.Fatal(err)
 		}
 		sources := []string{"xid", "bus", "remap"}
-		last := map[string]inventory.Severity{} // as last reported
+		last := map[string]inventory.Severity{} // the worst reported
 		seen := map[string]time.Time{}          // when it was first missed; zero while reported
 		for range rapid.IntRange(1, 30).Draw(r, "steps") {
 			clock.SetTime(clock.Now().Add(time.Duration(rapid.IntRange(0, 20).Draw(r, "seconds")) * time.Second))
@@ -284,6 +308,8 @@ func TestRandomTroubles(t *testing.T) {
 				severity := inventory.Severity(rapid.IntRange(0, 2).Draw(r, source))
 				if severity > inventory.Healthy {
 					report.Troubles = append(report.Troubles, trouble("gpu-0", source, severity))
+				}
+				if severity > inventory.Healthy && severity >= last[source] {
 					last[source], seen[source] = severity, time.Time{}
 					continue
 				}
@@ -295,6 +321,9 @@ func TestRandomTroubles(t *testing.T) {
 				}
 				if clock.Since(seen[source]) >= recovery {
 					delete(last, source)
+					if severity > inventory.Healthy { // a lesser one is left
+						last[source], seen[source] = severity, time.Time{}
+					}
 				}
 			}
 			slices.Reverse(report.Troubles) // the order says nothing
