@@ -22,6 +22,9 @@ func TestDriverWritesItsOwnNode(t *testing.T) {
 	requireRefused(t, b.Create(t.Context(), slice("forged", "node-a", v1alpha1.DriverName)), policy, "driver on node node-b", `not of "node-a"`)
 	requireRefused(t, unbound.Create(t.Context(), slice("forged", "node-a", v1alpha1.DriverName)), policy, "token names no node")
 	requireRefused(t, a.Create(t.Context(), slice("forged", "node-a", "gpu.nvidia.com")), policy, "gpu.gpuladder.dev only, not of gpu.nvidia.com")
+	outdating := slice("forged", "node-a", v1alpha1.DriverName)
+	outdating.Spec.Pool.Name, outdating.Spec.Pool.Generation = "node-b", 1000
+	requireRefused(t, a.Create(t.Context(), outdating), policy, "pool of that name only", `not of "node-b"`)
 	everywhere := slice("everywhere", "node-a", v1alpha1.DriverName)
 	everywhere.Spec.NodeName, everywhere.Spec.AllNodes = nil, ptr.To(true)
 	requireRefused(t, a.Create(t.Context(), everywhere), policy, `not of ""`)
