@@ -63,13 +63,14 @@ func TestKubeletRestart(t *testing.T) {
 		name: "kubelet-restart", core: true, providers: realNodes,
 		describe: "The kubelet of a node is restarted. The Pod that runs there goes on, and a new one starts.",
 	}.then("the Pod goes on and a new one starts", func(ctx context.Context, t *testing.T, s *scene) {
-		s.shipped(ctx, t, "h100-first")
-		before := s.start(ctx, t, s.pod("before", "h100-first"))
+		s.shipped(ctx, t, "strict-h100")
+		before := s.start(ctx, t, s.pod("before", "strict-h100"))
 		device := s.got(ctx, t, before, "H100", "h100", 1)[0]
 		if err := s.nodes(t).restartKubelet(ctx, device.node); err != nil {
 			t.Fatal(err)
 		}
-		after := s.start(ctx, t, s.pod("after", "h100-first"))
+		// The node may be called not ready for a moment: with one tier the Pod waits.
+		after := s.start(ctx, t, s.pod("after", "strict-h100"))
 		s.got(ctx, t, after, "H100", "h100", 1)
 		now := s.running(ctx, t, before.Name)
 		if now.UID != before.UID || restarts(now) != 0 {
@@ -179,9 +180,9 @@ func TestNodeReboot(t *testing.T) {
 		describe: "A node is rebooted under a Pod: all processes end, /run is empty, the boot id is another. " +
 			"The Pod's device is prepared again from nothing, and no device is lost.",
 	}.then("the device is prepared again", func(ctx context.Context, t *testing.T, s *scene) {
-		s.shipped(ctx, t, "h100-first")
+		s.shipped(ctx, t, "strict-h100")
 		node := s.nodes(t)
-		pod := s.start(ctx, t, s.pod("survivor", "h100-first"))
+		pod := s.start(ctx, t, s.pod("survivor", "strict-h100"))
 		device := s.got(ctx, t, pod, "H100", "h100", 1)[0]
 		count := len(s.devices(""))
 		boot, err := node.exec(ctx, device.node, "sh", "-c", "cat /var/lib/ladder/boot_id; cat "+checkpointFile)
@@ -210,7 +211,7 @@ func TestNodeReboot(t *testing.T) {
 		s.await(ctx, t, within.published, "all devices to be published", func() (bool, string) {
 			return len(s.devices("")) == count, fmt.Sprintf("%d of %d", len(s.devices("")), count)
 		})
-		second := s.start(ctx, t, s.pod("second", "h100-first"))
+		second := s.start(ctx, t, s.pod("second", "strict-h100"))
 		s.got(ctx, t, second, "H100", "h100", 1)
 	}).run(t)
 }
