@@ -45,6 +45,21 @@ func versioned(c client.WithWatch) client.WithWatch {
 	})
 }
 
+// watchable tells of each watch that has begun: the fake client, other than a
+// server, has no events of before that.
+func watchable(c client.WithWatch) (client.WithWatch, <-chan struct{}) {
+	begun := make(chan struct{}, 16)
+	return interceptor.NewClient(c, interceptor.Funcs{
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+			w, err := c.Watch(ctx, list, opts...)
+			if err == nil {
+				begun <- struct{}{}
+			}
+			return w, err
+		},
+	}), begun
+}
+
 func await(t *testing.T, l *Log, what string, done func() bool) {
 	t.Helper()
 	if err := l.Await(t.Context(), 10*time.Second, what, func() (bool, string) { return done(), "not yet" }); err != nil {
@@ -53,8 +68,11 @@ func await(t *testing.T, l *Log, what string, done func() bool) {
 }
 
 func TestLogFollows(t *testing.T) {
-	c := versioned(fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(podIn("a", "before")).Build())
+	c, watching := watchable(versioned(fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(podIn("a", "before")).Build()))
 	l := started(t, c, &corev1.PodList{}, &resourcev1.ResourceClaimList{}, &corev1.NodeList{})
+	for range 3 {
+		<-watching
+	}
 	if got := List[*corev1.Pod](l, ""); len(got) != 1 || got[0].Name != "before" {
 		t.Fatalf("at first there is %v", got)
 	}
