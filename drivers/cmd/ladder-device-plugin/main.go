@@ -19,15 +19,9 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
+	"gpuladder.dev/ladder/drivers/cmd/internal/exit"
 	"gpuladder.dev/ladder/drivers/deviceplugin"
 	"gpuladder.dev/ladder/drivers/tiers"
-)
-
-// Exit codes.
-const (
-	exitOK     = 0
-	exitFailed = 1 // kubelet or the cluster, or another plugin in the way
-	exitUsage  = 2 // flags or files that can't be used
 )
 
 func main() {
@@ -53,23 +47,8 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 	cmd.SetArgs(args)
 	cmd.SetOut(stderr)
 	cmd.SetErr(stderr)
-	err := cmd.ExecuteContext(ctx)
-	if err == nil {
-		return exitOK
-	}
-	fmt.Fprintf(stderr, "ladder-device-plugin: %v\n", err)
-	var failed *runtimeError
-	if errors.As(err, &failed) {
-		return exitFailed
-	}
-	return exitUsage
+	return exit.Execute(ctx, cmd, stderr)
 }
-
-// runtimeError is an error that other flags or files would not avoid.
-type runtimeError struct{ err error }
-
-func (e *runtimeError) Error() string { return e.err.Error() }
-func (e *runtimeError) Unwrap() error { return e.err }
 
 func (o *options) command(stderr io.Writer) *cobra.Command {
 	cmd := &cobra.Command{

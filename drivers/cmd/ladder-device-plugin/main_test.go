@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"gpuladder.dev/ladder/drivers/cmd/internal/exit"
 	"gpuladder.dev/ladder/drivers/deviceplugin"
 	"gpuladder.dev/ladder/drivers/tiers"
 	"gpuladder.dev/ladder/policies/fault"
@@ -64,7 +65,7 @@ func TestBadCommandLines(t *testing.T) {
 		"an argument":    {[]string{"now"}, `unknown command "now"`},
 	} {
 		out := &output{}
-		if code := run(t.Context(), tc.args, out); code != exitUsage || !strings.Contains(out.String(), tc.want) {
+		if code := run(t.Context(), tc.args, out); code != exit.Usage || !strings.Contains(out.String(), tc.want) {
 			t.Errorf("%s: ended with %d: %s", name, code, out)
 		}
 	}
@@ -73,7 +74,7 @@ func TestBadCommandLines(t *testing.T) {
 func TestNoCluster(t *testing.T) {
 	out := &output{}
 	args := []string{"--node-name", "n", "--kubelet-dir", t.TempDir(), "--kubeconfig", filepath.Join(t.TempDir(), "none")}
-	if code := run(t.Context(), args, out); code != exitFailed || !strings.Contains(out.String(), "finding the cluster") {
+	if code := run(t.Context(), args, out); code != exit.Failed || !strings.Contains(out.String(), "finding the cluster") {
 		t.Errorf("ended with %d: %s", code, out)
 	}
 }

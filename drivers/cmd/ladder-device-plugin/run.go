@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"gpuladder.dev/ladder/drivers/cmd/internal/exit"
 	"gpuladder.dev/ladder/drivers/deviceplugin"
 	"gpuladder.dev/ladder/drivers/tiers"
 	"gpuladder.dev/ladder/policies/fault"
@@ -30,7 +31,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	client, err := o.client(o.kubeconfig)
 	if err != nil {
-		return &runtimeError{err}
+		return &exit.Error{Err: err}
 	}
 	var source *deviceplugin.NodeSource
 	faults := deviceplugin.NewFaults(func() []string { return source.Names() }, time.Now)
@@ -40,25 +41,25 @@ func (o *options) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if o.allowFaults {
 		if err := os.MkdirAll(filepath.Dir(o.faultSocket), 0o755); err != nil {
-			return &runtimeError{fmt.Errorf("making the folder of the fault socket, %w", err)}
+			return &exit.Error{Err: fmt.Errorf("making the folder of the fault socket, %w", err)}
 		}
 		listener, err := fault.Listen(o.faultSocket)
 		if err != nil {
-			return &runtimeError{err}
+			return &exit.Error{Err: err}
 		}
 		group.Go(func() error { return fault.Serve(ctx, listener, faults) })
 	}
 	if o.health != "" {
 		listener, err := net.Listen("tcp", o.health)
 		if err != nil {
-			return &runtimeError{fmt.Errorf("serving health, %w", err)}
+			return &exit.Error{Err: fmt.Errorf("serving health, %w", err)}
 		}
 		group.Go(func() error { return serveHealth(ctx, listener, plugin.Registered) })
 	}
 	group.Go(func() error { return source.Run(ctx, client) })
 	group.Go(func() error { return plugin.Run(ctx) })
 	if err := group.Wait(); err != nil {
-		return &runtimeError{err}
+		return &exit.Error{Err: err}
 	}
 	return nil
 }

@@ -4,9 +4,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -14,13 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
-)
 
-// Exit codes.
-const (
-	exitOK     = 0
-	exitFailed = 1 // the cluster refused, or went away
-	exitUsage  = 2 // flags or files that can't be used
+	"gpuladder.dev/ladder/drivers/cmd/internal/exit"
 )
 
 func main() {
@@ -50,21 +43,5 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return exitOK
-	}
-	fmt.Fprintf(stderr, "ladder-fake-driver: %v\n", err)
-	var failed *runtimeError
-	if errors.As(err, &failed) {
-		return exitFailed
-	}
-	// What comes from cobra itself is about flags and arguments.
-	return exitUsage
+	return exit.Execute(ctx, root, stderr)
 }
-
-// runtimeError is an error that other flags or files would not avoid.
-type runtimeError struct{ err error }
-
-func (e *runtimeError) Error() string { return e.err.Error() }
-func (e *runtimeError) Unwrap() error { return e.err }

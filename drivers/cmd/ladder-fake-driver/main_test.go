@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"gpuladder.dev/ladder/drivers/cmd/internal/exit"
 	"gpuladder.dev/ladder/policies/fleet"
 )
 
@@ -70,8 +71,8 @@ func TestBadUseEndsWithTwo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := call(t, test.args...)
-			if code != exitUsage {
-				t.Errorf("exit code %d, want %d", code, exitUsage)
+			if code != exit.Usage {
+				t.Errorf("exit code %d, want %d", code, exit.Usage)
 			}
 			if stdout != "" {
 				t.Errorf("stdout has %q", stdout)
@@ -85,7 +86,7 @@ func TestBadUseEndsWithTwo(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	for command, want := range map[string]string{"publish": "--direct", "node": "--allow-faults"} {
-		if code, stdout, _ := call(t, command, "--help"); code != exitOK || !strings.Contains(stdout, want) {
+		if code, stdout, _ := call(t, command, "--help"); code != exit.OK || !strings.Contains(stdout, want) {
 			t.Errorf("exit code %d, help is\n%s", code, stdout)
 		}
 	}
@@ -176,7 +177,7 @@ func TestClusterThatRefusesEndsWithOne(t *testing.T) {
 	for name, direct := range map[string]bool{"direct": true, "drivers": false} {
 		p := publishing{fleet: file, direct: direct, once: direct, parallelism: 1, resync: time.Minute, client: empty}
 		err := p.run(t.Context(), &bytes.Buffer{})
-		var failed *runtimeError
+		var failed *exit.Error
 		if !errors.As(err, &failed) || !strings.Contains(err.Error(), "-000") {
 			t.Errorf("%s: got %v, want a runtime error that names the node", name, err)
 		}

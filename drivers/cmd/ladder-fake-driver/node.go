@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"gpuladder.dev/ladder/drivers/checkpoint"
+	"gpuladder.dev/ladder/drivers/cmd/internal/exit"
 	"gpuladder.dev/ladder/drivers/fake"
 	driverfault "gpuladder.dev/ladder/drivers/fault"
 	"gpuladder.dev/ladder/drivers/plugin"
@@ -87,7 +88,7 @@ func (o *nodeOptions) run(ctx context.Context) error {
 		return err
 	}
 	if err := o.drive(ctx, client, catalog); err != nil {
-		return &runtimeError{err}
+		return &exit.Error{Err: err}
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"gpuladder.dev/ladder/drivers/cmd/internal/exit"
 	"gpuladder.dev/ladder/drivers/fake"
 	"gpuladder.dev/ladder/drivers/publish"
 	"gpuladder.dev/ladder/policies/fleet"
@@ -96,7 +97,7 @@ func (p *publishing) run(ctx context.Context, out io.Writer) error {
 		err = runDrivers(ctx, client, f, nodes, out)
 	}
 	if err != nil {
-		return &runtimeError{err}
+		return &exit.Error{Err: err}
 	}
 	return nil
 }

@@ -1,0 +1,41 @@
+// Package exit gives the drivers' programs their exit codes.
+package exit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	OK     = 0
+	Failed = 1 // what the program works with refused, or went away
+	Usage  = 2 // flags or files that can't be used
+)
+
+// Error is an error that other flags or files would not avoid.
+type Error struct{ Err error }
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error itself.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Execute runs the command, tells its error and returns the exit code: Failed
+// for an [Error], Usage for any other, since what comes from cobra itself is
+// about flags and arguments.
+func Execute(ctx context.Context, cmd *cobra.Command, stderr io.Writer) int {
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return OK
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", cmd.Name(), err)
+	if failed := new(Error); errors.As(err, &failed) {
+		return Failed
+	}
+	return Usage
+}
