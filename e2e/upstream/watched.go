@@ -8,10 +8,12 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"gpuladder.dev/ladder/e2e/cluster/heartbeat"
 )
 
-// heartbeat is how often a run that goes on says so.
-const heartbeat = time.Minute
+// beatEvery is how often a run that goes on says so.
+const beatEvery = time.Minute
 
 // mark is what Ginkgo prints for each test that ended.
 var mark = []byte("•")
@@ -57,26 +59,10 @@ func (w *watched) last(n int) string {
 
 // tell says now and then how far the run is, until stop is called.
 func (w *watched) tell() (stop func()) {
-	start := time.Now()
-	done := make(chan struct{})
-	var told sync.WaitGroup
-	told.Go(func() {
-		tick := time.NewTicker(heartbeat)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				w.mu.Lock()
-				ended := w.ended
-				w.mu.Unlock()
-				fmt.Fprintf(w.progress, "%s: %d of %d tests done after %.0f minutes\n", w.name, ended, w.total, time.Since(start).Minutes())
-			}
-		}
+	return heartbeat.Start(beatEvery, func(elapsed time.Duration) {
+		w.mu.Lock()
+		ended := w.ended
+		w.mu.Unlock()
+		fmt.Fprintf(w.progress, "%s: %d of %d tests done after %.0f minutes\n", w.name, ended, w.total, elapsed.Minutes())
 	})
-	return func() {
-		close(done)
-		told.Wait()
-	}
 }

@@ -16,10 +16,12 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"gpuladder.dev/ladder/e2e/cluster/heartbeat"
 )
 
-// heartbeat is how often a build that takes long says that it goes on.
-const heartbeat = 20 * time.Second
+// beatEvery is how often a build that takes long says that it goes on.
+const beatEvery = 20 * time.Second
 
 // runner runs the go command in a folder and copies what it prints to the
 // writer. Tests put their own in its place.
@@ -49,29 +51,16 @@ func (b *builder) goVersion(ctx context.Context) (string, error) {
 
 // goBuild runs go build, and says that it goes on where it takes long.
 func (b *builder) goBuild(ctx context.Context, p program, dir string, args, env []string) error {
-	start := time.Now()
 	var out output
-	stop := make(chan struct{})
-	var beat sync.WaitGroup
-	beat.Go(func() {
-		tick := time.NewTicker(heartbeat)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-				told := ""
-				if !p.test { // the go command names no packages then
-					told = fmt.Sprintf(", %d packages compiled", out.lineCount())
-				}
-				fmt.Fprintf(b.progress, "building %s … %.0f s%s\n", p.name, time.Since(start).Seconds(), told)
-			}
+	stop := heartbeat.Start(beatEvery, func(elapsed time.Duration) {
+		told := ""
+		if !p.test { // the go command names no packages then
+			told = fmt.Sprintf(", %d packages compiled", out.lineCount())
 		}
+		fmt.Fprintf(b.progress, "building %s … %.0f s%s\n", p.name, elapsed.Seconds(), told)
 	})
 	err := b.run(ctx, dir, env, args, &out)
-	close(stop)
-	beat.Wait()
+	stop()
 	if err != nil {
 		return fmt.Errorf("building %s, %w\n%s", p.pkg, err, out.tail(20))
 	}

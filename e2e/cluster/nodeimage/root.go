@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"gpuladder.dev/ladder/e2e/cluster/apt"
+	"gpuladder.dev/ladder/e2e/cluster/heartbeat"
 )
 
 // leftOut are folders whose content a node does without.
@@ -27,8 +28,8 @@ var leftOut = []string{
 	"usr/share/doc", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man",
 }
 
-// heartbeat is how often a long step says that it goes on.
-const heartbeat = 20 * time.Second
+// beatEvery is how often a long step says that it goes on.
+const beatEvery = 20 * time.Second
 
 // root returns the archive of the root file system and makes it where the
 // cache has none.
@@ -134,22 +135,9 @@ func (m *maker) long(ctx context.Context, name string, args ...string) error {
 // beat says at intervals that a step goes on, until the returned function is
 // called.
 func (m *maker) beat(what string, detail func() string) (stop func()) {
-	start := time.Now()
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		tick := time.NewTicker(heartbeat)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				m.say("%s … %.0f s %s", what, time.Since(start).Seconds(), detail())
-			}
-		}
+	return heartbeat.Start(beatEvery, func(elapsed time.Duration) {
+		m.say("%s … %.0f s %s", what, elapsed.Seconds(), detail())
 	})
-	return func() { close(done); wg.Wait() }
 }
 
 // tail keeps the end of what a program prints.
