@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"gpuladder.dev/ladder/e2e/cluster/jsonfile"
 	"gpuladder.dev/ladder/e2e/images"
 )
 
@@ -62,17 +62,13 @@ func (e *env) write(name string) error {
 	if err != nil {
 		return err
 	}
-	content, err := json.MarshalIndent(e, "", "  ")
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("remembering cluster %s, %w", name, err)
 	}
-	if err := os.WriteFile(path+".new", append(content, '\n'), 0o600); err != nil {
+	if err := jsonfile.Write(path, e); err != nil {
 		return fmt.Errorf("remembering cluster %s, %w", name, err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 // readEnv returns nil where nothing is remembered.
@@ -81,16 +77,11 @@ func readEnv(name string) (*env, error) {
 	if err != nil {
 		return nil, err
 	}
-	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("looking for cluster %s, %w", name, err)
-	}
 	e := &env{}
-	if err := json.Unmarshal(content, e); err != nil {
-		return nil, fmt.Errorf("decoding %s, %w", path, err)
+	if err := jsonfile.Read(path, e); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("looking for cluster %s, %w", name, err)
 	}
 	return e, nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
 	"gpuladder.dev/ladder/e2e/cluster/docker/ociruntime"
+	"gpuladder.dev/ladder/e2e/cluster/jsonfile"
 	"gpuladder.dev/ladder/e2e/cluster/process"
 )
 
@@ -137,7 +138,7 @@ func (d *daemon) register(ctx context.Context, s *state) error {
 	if err != nil {
 		return err
 	}
-	if err := writeJSON(d.paths.network, before); err != nil {
+	if err := jsonfile.Write(d.paths.network, before); err != nil {
 		return fmt.Errorf("remembering the machine's network, %w", err)
 	}
 	return nil
@@ -390,7 +391,7 @@ func (d *daemon) restoreNetwork(ctx context.Context) error {
 		return err
 	}
 	before := network{}
-	if err := readJSON(d.paths.network, &before); errors.Is(err, fs.ErrNotExist) {
+	if err := jsonfile.Read(d.paths.network, &before); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("reading what the machine's network was like, %w", err)

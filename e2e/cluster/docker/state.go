@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"gpuladder.dev/ladder/e2e/cluster/jsonfile"
 	"gpuladder.dev/ladder/e2e/cluster/process"
 )
 
@@ -84,14 +84,14 @@ func (s *state) inUse() bool { return s.alive() || s.Containerd.Alive() || s.Sta
 // readState returns fs.ErrNotExist if no daemon is remembered.
 func readState(path string) (*state, error) {
 	s := &state{}
-	if err := readJSON(path, s); err != nil {
+	if err := jsonfile.Read(path, s); err != nil {
 		return nil, fmt.Errorf("reading what is remembered of the private daemon, %w", err)
 	}
 	return s, nil
 }
 
 func writeState(p paths, s *state) error {
-	if err := writeJSON(p.state, s); err != nil {
+	if err := jsonfile.Write(p.state, s); err != nil {
 		return fmt.Errorf("remembering the private daemon, %w", err)
 	}
 	return nil
@@ -112,30 +112,6 @@ func othersInUse(p paths) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-func readJSON(path string, into any) error {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(content, into); err != nil {
-		return fmt.Errorf("decoding %s, %w", path, err)
-	}
-	return nil
-}
-
-// writeJSON gives the file its name when it is whole.
-func writeJSON(path string, v any) error {
-	content, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
 }
 
 // Running returns the private daemon that another process has left running, or

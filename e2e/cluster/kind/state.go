@@ -3,7 +3,6 @@ package kind
 // What is remembered of a cluster, so that another process can use it.
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
 	"gpuladder.dev/ladder/e2e/cluster/docker"
+	"gpuladder.dev/ladder/e2e/cluster/jsonfile"
 )
 
 // State says what a cluster is.
@@ -82,30 +82,16 @@ func stateDir(name string) (string, error) {
 }
 
 func (s State) write(dir string) error {
-	content, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
-		return fmt.Errorf("remembering cluster %s, %w", s.Name, err)
-	}
-	path := filepath.Join(dir, stateFile)
-	if err := os.WriteFile(path+".new", append(content, '\n'), 0o600); err != nil {
-		return fmt.Errorf("remembering cluster %s, %w", s.Name, err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := jsonfile.Write(filepath.Join(dir, stateFile), s); err != nil {
 		return fmt.Errorf("remembering cluster %s, %w", s.Name, err)
 	}
 	return nil
 }
 
 func readState(dir string) (State, error) {
-	content, err := os.ReadFile(filepath.Join(dir, stateFile))
-	if err != nil {
-		return State{}, err
-	}
 	var s State
-	if err := json.Unmarshal(content, &s); err != nil {
-		return State{}, fmt.Errorf("reading %s, %w", filepath.Join(dir, stateFile), err)
-	}
-	return s, nil
+	err := jsonfile.Read(filepath.Join(dir, stateFile), &s)
+	return s, err
 }
 
 // forget removes a cluster's files, but for its logs where they are to stay.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
+	"gpuladder.dev/ladder/e2e/cluster/jsonfile"
 	"gpuladder.dev/ladder/e2e/cluster/process"
 )
 
@@ -144,14 +145,7 @@ func (m *Memory) Update(s State) error {
 	if err != nil {
 		return err
 	}
-	content, err := encode(s)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return fmt.Errorf("remembering the lab, %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := jsonfile.Write(path, s); err != nil {
 		return fmt.Errorf("remembering the lab, %w", err)
 	}
 	return nil
