@@ -10,12 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,18 +38,18 @@ func server(t *testing.T) *apiserver.Server {
 			t.Fatal(err)
 		}
 		for _, object := range objects {
-			create(t, s.Client, object)
+			apiserver.Create(t, s.Client, object)
 		}
-		create(t, s.Client, namespace("team-a", "tier", "gold"))
-		create(t, s.Client, namespace("team-b", "tier", "silver"))
-		create(t, s.Client, namespace("team-c", "", ""))
+		apiserver.Create(t, s.Client, namespace("team-a", "tier", "gold"))
+		apiserver.Create(t, s.Client, namespace("team-b", "tier", "silver"))
+		apiserver.Create(t, s.Client, namespace("team-c", "", ""))
 		createPolicy(t, s.Client, "h100-first", nil, 3, 1, 3)
 		createPolicy(t, s.Client, "gold-only", &metav1.LabelSelector{
 			MatchLabels: map[string]string{"tier": "gold"},
 		}, 1, 1)
 		createPolicy(t, s.Client, "unready", nil, 0)
 		// Policies and parameters reach the API server by watches of its own.
-		waitFor(t, "the catalog to take effect", func(ctx context.Context) error {
+		apiserver.WaitFor(t, "the catalog to take effect", func(ctx context.Context) error {
 			for _, name := range []string{"h100-first", "gold-only"} {
 				p := pod("team-a", name)
 				if err := s.Client.Create(ctx, p, client.DryRunAll); err != nil {
@@ -92,13 +89,6 @@ func as(t *testing.T, s *apiserver.Server, user string) client.Client {
 	return c
 }
 
-func create(t *testing.T, c client.Client, object client.Object) {
-	t.Helper()
-	if err := c.Create(t.Context(), object); err != nil {
-		t.Fatalf("creating %T %s: %v", object, object.GetName(), err)
-	}
-}
-
 func namespace(name, label, value string) *corev1.Namespace {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if label != "" {
@@ -118,7 +108,7 @@ func createPolicy(t *testing.T, c client.Client, name string, selector *metav1.L
 			NamespaceSelector: selector,
 		},
 	}
-	create(t, c, policy)
+	apiserver.Create(t, c, policy)
 	policy.Status.UsableRevisions = usable
 	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "RevisionWithdrawn", Message: "revision 1 is withdrawn"}
 	if active > 0 {
@@ -161,34 +151,5 @@ func claim(template string) func(*corev1.Pod) {
 		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{
 			Name: v1alpha1.ClaimRefName, ResourceClaimTemplateName: &template,
 		})
-	}
-}
-
-// waitFor polls until try succeeds.
-func waitFor(t *testing.T, what string, try func(context.Context) error) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 60*time.Second, true, func(ctx context.Context) (bool, error) {
-		last = try(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("waiting for %s: %v, last: %v", what, err, last)
-	}
-}
-
-// requireRefused checks that a request was refused, by what, and the words.
-func requireRefused(t *testing.T, err error, by string, words ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatal("accepted, want a refusal")
-	}
-	if !apierrors.IsForbidden(err) {
-		t.Errorf("got %v, want status Forbidden", err)
-	}
-	for _, w := range append([]string{"ValidatingAdmissionPolicy '" + by + "'"}, words...) {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("the refusal lacks %q: %v", w, err)
-		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/catalog"
 )
@@ -176,7 +177,7 @@ func TestPodIsRefused(t *testing.T) {
 		}), []string{"spec.nodeName"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			requireRefused(t, s.Client.Create(t.Context(), test.pod), "ladder-pods", test.words...)
+			apiserver.RequireRefused(t, s.Client.Create(t.Context(), test.pod), "ladder-pods", test.words...)
 		})
 	}
 }
@@ -199,7 +200,7 @@ func TestLabelsAreFixed(t *testing.T) {
 		{"another label of a Pod without policy", pod("team-a", ""), func(p *corev1.Pod) { p.Labels["app"] = "other" }, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			create(t, s.Client, test.pod)
+			apiserver.Create(t, s.Client, test.pod)
 			for _, write := range []struct {
 				name string
 				do   func(*corev1.Pod) error
@@ -214,7 +215,7 @@ func TestLabelsAreFixed(t *testing.T) {
 				test.change(p)
 				err := write.do(p)
 				if test.words != "" {
-					requireRefused(t, err, "ladder-pods-fixed", test.words)
+					apiserver.RequireRefused(t, err, "ladder-pods-fixed", test.words)
 				} else if err != nil {
 					t.Errorf("%s: %v", write.name, err)
 				}

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
 )
 
 // TestNamespaceSelector holds the CEL that evaluates a policy's namespace
@@ -49,7 +51,7 @@ func TestNamespaceSelector(t *testing.T) {
 			set := labels.Merge(set, labels.Set{"kubernetes.io/metadata.name": ns})
 			t.Run(fmt.Sprintf("%s in %s", selector, ns), func(t *testing.T) {
 				var got error
-				waitFor(t, "policy "+policy+" to be known", func(ctx context.Context) error {
+				apiserver.WaitFor(t, "policy "+policy+" to be known", func(ctx context.Context) error {
 					got = s.Client.Create(ctx, pod(ns, policy), client.DryRunAll)
 					if got != nil && strings.Contains(got.Error(), "does not select") {
 						return nil

@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/catalog"
 	"gpuladder.dev/ladder/policies/compile"
@@ -39,9 +40,9 @@ func TestTemplatesAreTheControllers(t *testing.T) {
 	controller := as(t, s, catalog.DefaultAccounts().Controller)
 	stranger := as(t, s, tenant)
 
-	requireRefused(t, stranger.Create(t.Context(), template(t, "h100-first", 3, "team-a")), "ladder-claim-templates", tenant)
+	apiserver.RequireRefused(t, stranger.Create(t.Context(), template(t, "h100-first", 3, "team-a")), "ladder-claim-templates", tenant)
 	scheduler := as(t, s, catalog.DefaultAccounts().Scheduler)
-	requireRefused(t, scheduler.Create(t.Context(), template(t, "h100-first", 3, "team-a")), "ladder-claim-templates", catalog.DefaultAccounts().Controller)
+	apiserver.RequireRefused(t, scheduler.Create(t.Context(), template(t, "h100-first", 3, "team-a")), "ladder-claim-templates", catalog.DefaultAccounts().Controller)
 
 	ours := template(t, "h100-first", 3, "team-a")
 	if err := controller.Create(t.Context(), ours); err != nil {
@@ -49,11 +50,11 @@ func TestTemplatesAreTheControllers(t *testing.T) {
 	}
 	changed := ours.DeepCopy()
 	changed.Annotations = nil
-	requireRefused(t, stranger.Update(t.Context(), changed), "ladder-claim-templates", tenant)
+	apiserver.RequireRefused(t, stranger.Update(t.Context(), changed), "ladder-claim-templates", tenant)
 	changed = ours.DeepCopy()
 	delete(changed.Labels, v1alpha1.LabelPolicy)
-	requireRefused(t, stranger.Update(t.Context(), changed), "ladder-claim-templates", tenant)
-	requireRefused(t, stranger.Delete(t.Context(), ours), "ladder-claim-templates", tenant)
+	apiserver.RequireRefused(t, stranger.Update(t.Context(), changed), "ladder-claim-templates", tenant)
+	apiserver.RequireRefused(t, stranger.Delete(t.Context(), ours), "ladder-claim-templates", tenant)
 	if err := as(t, s, collector).Delete(t.Context(), ours); err != nil {
 		t.Errorf("the garbage collector is refused: %v", err)
 	}
@@ -67,7 +68,7 @@ func TestTemplateNamesAreKept(t *testing.T) {
 		tmpl.Labels = nil
 		return tmpl
 	}
-	requireRefused(t, stranger.Create(t.Context(), unlabelled("h100-first", 12)), "ladder-claim-template-names",
+	apiserver.RequireRefused(t, stranger.Create(t.Context(), unlabelled("h100-first", 12)), "ladder-claim-template-names",
 		"h100-first-12 is kept for a revision of AcceleratorPolicy h100-first")
 	for _, name := range []string{"h100-first-x", "h100-first-01", "h100-firstling-1", "own-1", "h100-first"} {
 		tmpl := unlabelled("own", 1)
@@ -78,9 +79,9 @@ func TestTemplateNamesAreKept(t *testing.T) {
 	}
 	// Made before there was such a policy, a template can't take its labels on.
 	tmpl := unlabelled("own", 2)
-	create(t, stranger, tmpl)
+	apiserver.Create(t, stranger, tmpl)
 	tmpl.Labels = map[string]string{v1alpha1.LabelPolicy: "own"}
-	requireRefused(t, stranger.Update(t.Context(), tmpl), "ladder-claim-templates", tenant)
+	apiserver.RequireRefused(t, stranger.Update(t.Context(), tmpl), "ladder-claim-templates", tenant)
 }
 
 func TestDecisionsAreLaddersOwn(t *testing.T) {
@@ -88,7 +89,7 @@ func TestDecisionsAreLaddersOwn(t *testing.T) {
 	accounts := catalog.DefaultAccounts()
 	decision := func(name string) *v1alpha1.AllocationDecision { return allocationDecision("team-a", name) }
 
-	requireRefused(t, as(t, s, tenant).Create(t.Context(), decision("forged")), "ladder-decisions", tenant, accounts.Scheduler)
+	apiserver.RequireRefused(t, as(t, s, tenant).Create(t.Context(), decision("forged")), "ladder-decisions", tenant, accounts.Scheduler)
 	for name, user := range map[string]string{"by-scheduler": accounts.Scheduler, "by-controller": accounts.Controller} {
 		d := decision(name)
 		if err := as(t, s, user).Create(t.Context(), d); err != nil {
@@ -96,8 +97,8 @@ func TestDecisionsAreLaddersOwn(t *testing.T) {
 		}
 		changed := d.DeepCopy()
 		changed.Labels = map[string]string{"changed": "yes"}
-		requireRefused(t, as(t, s, tenant).Update(t.Context(), changed), "ladder-decisions", tenant)
-		requireRefused(t, as(t, s, tenant).Delete(t.Context(), d), "ladder-decisions", tenant)
+		apiserver.RequireRefused(t, as(t, s, tenant).Update(t.Context(), changed), "ladder-decisions", tenant)
+		apiserver.RequireRefused(t, as(t, s, tenant).Delete(t.Context(), d), "ladder-decisions", tenant)
 		if err := as(t, s, collector).Delete(t.Context(), d); err != nil {
 			t.Errorf("the garbage collector is refused: %v", err)
 		}

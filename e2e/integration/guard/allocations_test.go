@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
@@ -22,7 +23,7 @@ func TestOnlyLadderAllocates(t *testing.T) {
 	c := claim(t, s.Client, "allocate", v1alpha1.DriverName)
 	for _, user := range []string{stock, collector, "tenant@example.com", guard.Driver} {
 		err := as(t, s, user).Status().Update(t.Context(), allocate(c, v1alpha1.DriverName, "gpu-0"))
-		requireRefused(t, err, policy, "device gpu-0 of pool node-0", v1alpha1.DriverName, ladder, user, "spec.schedulerName ladder-scheduler")
+		apiserver.RequireRefused(t, err, policy, "device gpu-0 of pool node-0", v1alpha1.DriverName, ladder, user, "spec.schedulerName ladder-scheduler")
 	}
 	if err := as(t, s, ladder).Status().Update(t.Context(), allocate(c, v1alpha1.DriverName, "gpu-0")); err != nil {
 		t.Errorf("ladder-scheduler is refused: %v", err)
@@ -53,7 +54,7 @@ func TestEveryWayOfAllocatingIsGuarded(t *testing.T) {
 		})),
 	} {
 		t.Run(name, func(t *testing.T) {
-			requireRefused(t, user.Status().Patch(t.Context(), c.DeepCopy(), patch), policy, stock)
+			apiserver.RequireRefused(t, user.Status().Patch(t.Context(), c.DeepCopy(), patch), policy, stock)
 		})
 	}
 	t.Run("apply", func(t *testing.T) {
@@ -61,7 +62,7 @@ func TestEveryWayOfAllocatingIsGuarded(t *testing.T) {
 			"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
 			"metadata": map[string]any{"name": c.Name, "namespace": c.Namespace}, "status": status,
 		}))
-		requireRefused(t, user.Status().Patch(t.Context(), c.DeepCopy(), config, client.FieldOwner("test"), client.ForceOwnership), policy, stock)
+		apiserver.RequireRefused(t, user.Status().Patch(t.Context(), c.DeepCopy(), config, client.FieldOwner("test"), client.ForceOwnership), policy, stock)
 	})
 	// The claim itself takes no status, neither when it is made nor later.
 	t.Run("with the claim itself", func(t *testing.T) {
@@ -136,7 +137,7 @@ func TestAllocatedClaimsLiveOn(t *testing.T) {
 	}
 	step("releasing", collector, func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = nil })
 	step("deallocating", collector, func(c *resourcev1.ResourceClaim) { c.Status.Allocation = nil; c.Status.Devices = nil })
-	requireRefused(t, as(t, s, stock).Status().Update(t.Context(), allocate(current, v1alpha1.DriverName, "gpu-0")), policy)
+	apiserver.RequireRefused(t, as(t, s, stock).Status().Update(t.Context(), allocate(current, v1alpha1.DriverName, "gpu-0")), policy)
 	step("allocating again", ladder, func(c *resourcev1.ResourceClaim) { *c = *allocate(c, v1alpha1.DriverName, "gpu-1") })
 	step("deallocating", stock, func(c *resourcev1.ResourceClaim) { c.Status.Allocation = nil })
 	if err := as(t, s, collector).Delete(t.Context(), current); err != nil {
@@ -154,7 +155,7 @@ func TestOtherDriversAreFree(t *testing.T) {
 	both := allocate(mixed, "other.example.com", "nic-1")
 	both.Status.Allocation.Devices.Results = append(both.Status.Allocation.Devices.Results,
 		resourcev1.DeviceRequestAllocationResult{Request: "accelerator", Driver: v1alpha1.DriverName, Pool: "node-0", Device: "gpu-7"})
-	requireRefused(t, as(t, s, stock).Status().Update(t.Context(), both), policy, "device gpu-7")
+	apiserver.RequireRefused(t, as(t, s, stock).Status().Update(t.Context(), both), policy, "device gpu-7")
 }
 
 // Devices with admin access stay free for others, so whoever monitors GPUs
@@ -172,7 +173,7 @@ func TestAdminAccessIsFree(t *testing.T) {
 	plain := claim(t, s.Client, "admin-not", v1alpha1.DriverName)
 	taking := allocate(plain, v1alpha1.DriverName, "gpu-0")
 	taking.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(false)
-	requireRefused(t, as(t, s, stock).Status().Update(t.Context(), taking), policy)
+	apiserver.RequireRefused(t, as(t, s, stock).Status().Update(t.Context(), taking), policy)
 }
 
 // The largest allocation there can be stays within what CEL may cost.
@@ -186,7 +187,7 @@ func TestManyDevices(t *testing.T) {
 		devices = append(devices, fmt.Sprintf("gpu-%d", i))
 	}
 	full := allocate(c, v1alpha1.DriverName, devices...)
-	requireRefused(t, as(t, s, stock).Status().Update(t.Context(), full.DeepCopy()), policy, "device gpu-0")
+	apiserver.RequireRefused(t, as(t, s, stock).Status().Update(t.Context(), full.DeepCopy()), policy, "device gpu-0")
 	if err := as(t, s, ladder).Status().Update(t.Context(), full); err != nil {
 		t.Fatal(err)
 	}

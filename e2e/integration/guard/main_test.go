@@ -11,13 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,15 +50,15 @@ func server(t *testing.T) *apiserver.Server {
 			t.Fatal(err)
 		}
 		for _, object := range objects {
-			create(t, s.Client, object)
+			apiserver.Create(t, s.Client, object)
 		}
-		create(t, s.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		apiserver.Create(t, s.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: team, Labels: map[string]string{"resource.kubernetes.io/admin-access": "true"},
 		}})
-		create(t, s.Client, compile.DeviceClass(v1alpha1.DriverName))
-		create(t, s.Client, template("sentinel", v1alpha1.DriverName))
+		apiserver.Create(t, s.Client, compile.DeviceClass(v1alpha1.DriverName))
+		apiserver.Create(t, s.Client, template("sentinel", v1alpha1.DriverName))
 		c := claim(t, s.Client, "sentinel", v1alpha1.DriverName)
-		waitFor(t, "the guard to be in force", func(ctx context.Context) error {
+		apiserver.WaitFor(t, "the guard to be in force", func(ctx context.Context) error {
 			tries := map[string]error{
 				"ladder-guard-pods":        s.Client.Create(ctx, pod("sentinel", "default-scheduler", "sentinel"), client.DryRunAll),
 				"ladder-guard-allocations": as(t, s, stock).Status().Update(ctx, allocate(c, v1alpha1.DriverName, "gpu-0"), client.DryRunAll),
@@ -93,13 +90,6 @@ func as(t *testing.T, s *apiserver.Server, user string, extra ...string) client.
 	return c
 }
 
-func create(t *testing.T, c client.Client, object client.Object) {
-	t.Helper()
-	if err := c.Create(t.Context(), object); err != nil {
-		t.Fatalf("creating %T %s: %v", object, object.GetName(), err)
-	}
-}
-
 func request(class string) resourcev1.DeviceRequest {
 	return resourcev1.DeviceRequest{Name: "accelerator", Exactly: &resourcev1.ExactDeviceRequest{
 		DeviceClassName: class, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
@@ -125,7 +115,7 @@ func claim(t *testing.T, c client.Client, name, class string, change ...func(*re
 	for _, change := range change {
 		change(object)
 	}
-	create(t, c, object)
+	apiserver.Create(t, c, object)
 	return object
 }
 
@@ -160,34 +150,5 @@ func slice(name, node, driver string) *resourcev1.ResourceSlice {
 			Driver: driver, NodeName: ptr.To(node), Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1},
 			Devices: []resourcev1.Device{{Name: "gpu-0"}},
 		},
-	}
-}
-
-// waitFor polls until try succeeds.
-func waitFor(t *testing.T, what string, try func(context.Context) error) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 60*time.Second, true, func(ctx context.Context) (bool, error) {
-		last = try(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("waiting for %s: %v, last: %v", what, err, last)
-	}
-}
-
-// requireRefused checks that a request was refused, by what, and the words.
-func requireRefused(t *testing.T, err error, by string, words ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatal("accepted, want a refusal")
-	}
-	if !apierrors.IsForbidden(err) {
-		t.Errorf("got %v, want status Forbidden", err)
-	}
-	for _, w := range append([]string{"ValidatingAdmissionPolicy '" + by + "'"}, words...) {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("the refusal lacks %q: %v", w, err)
-		}
 	}
 }

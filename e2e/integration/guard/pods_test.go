@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
@@ -23,20 +24,20 @@ func TestPodsOfAnotherScheduler(t *testing.T) {
 	admin := template("admin", v1alpha1.DriverName)
 	admin.Spec.Spec.Devices.Requests[0].Exactly.AdminAccess = ptr.To(true)
 	for _, tmpl := range []*resourcev1.ResourceClaimTemplate{template("plain", v1alpha1.DriverName), template("other", "other.example.com"), fallback, admin} {
-		create(t, s.Client, tmpl)
+		apiserver.Create(t, s.Client, tmpl)
 	}
 	tenant := as(t, s, "tenant@example.com")
 	try := func(scheduler string, templates ...string) error {
 		return tenant.Create(t.Context(), pod("p", scheduler, templates...), client.DryRunAll)
 	}
 	// Templates are read by a watch of the API server's own.
-	waitFor(t, "the templates to be known", func(context.Context) error { return refused(try("default-scheduler", "plain")) })
-	waitFor(t, "the templates to be known", func(context.Context) error { return refused(try("default-scheduler", "fallback")) })
+	apiserver.WaitFor(t, "the templates to be known", func(context.Context) error { return refused(try("default-scheduler", "plain")) })
+	apiserver.WaitFor(t, "the templates to be known", func(context.Context) error { return refused(try("default-scheduler", "fallback")) })
 
-	requireRefused(t, try("default-scheduler", "plain"), "ladder-guard-pods",
+	apiserver.RequireRefused(t, try("default-scheduler", "plain"), "ladder-guard-pods",
 		"spec.schedulerName", "ResourceClaimTemplate plain", "class gpu.gpuladder.dev", "allocated by ladder-scheduler only, not by default-scheduler")
-	requireRefused(t, try("my-scheduler", "other", "plain"), "ladder-guard-pods", "not by my-scheduler")
-	requireRefused(t, try("default-scheduler", "fallback"), "ladder-guard-pods", "class gpu.gpuladder.dev")
+	apiserver.RequireRefused(t, try("my-scheduler", "other", "plain"), "ladder-guard-pods", "not by my-scheduler")
+	apiserver.RequireRefused(t, try("default-scheduler", "fallback"), "ladder-guard-pods", "class gpu.gpuladder.dev")
 	for name, err := range map[string]error{
 		"Ladder's scheduler": try("ladder-scheduler", "plain", "fallback"),
 		"another driver":     try("default-scheduler", "other"),

@@ -31,7 +31,7 @@ func TestStockSchedulerIsRefused(t *testing.T) {
 	s := server(t)
 	startKubeScheduler(t, s)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stock-node"}}
-	create(t, s.Client, node)
+	apiserver.Create(t, s.Client, node)
 	node.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("32Gi"), "pods": resource.MustParse("110")}
 	node.Status.Allocatable = node.Status.Capacity
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test"}}
@@ -42,14 +42,14 @@ func TestStockSchedulerIsRefused(t *testing.T) {
 	if err := s.Client.Update(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	create(t, s.Client, &resourcev1.DeviceClass{
+	apiserver.Create(t, s.Client, &resourcev1.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "other.example.com"},
 		Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{{
 			CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "other.example.com"`},
 		}}},
 	})
-	create(t, s.Client, slice("stock-ours", node.Name, v1alpha1.DriverName))
-	create(t, s.Client, slice("stock-other", node.Name, "other.example.com"))
+	apiserver.Create(t, s.Client, slice("stock-ours", node.Name, v1alpha1.DriverName))
+	apiserver.Create(t, s.Client, slice("stock-other", node.Name, "other.example.com"))
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "default"}}
 	if err := s.Client.Create(t.Context(), account); client.IgnoreAlreadyExists(err) != nil {
 		t.Fatal(err)
@@ -59,10 +59,10 @@ func TestStockSchedulerIsRefused(t *testing.T) {
 		claim(t, s.Client, name, class)
 		p := pod(name, "default-scheduler")
 		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &name}}
-		create(t, s.Client, p)
+		apiserver.Create(t, s.Client, p)
 	}
-	waitFor(t, "the Pod with another driver's device to be bound", func(ctx context.Context) error { return bound(ctx, s, "stock-other") })
-	waitFor(t, "the Pod's event", func(ctx context.Context) error {
+	apiserver.WaitFor(t, "the Pod with another driver's device to be bound", func(ctx context.Context) error { return bound(ctx, s, "stock-other") })
+	apiserver.WaitFor(t, "the Pod's event", func(ctx context.Context) error {
 		var events eventsv1.EventList
 		if err := s.Client.List(ctx, &events, client.InNamespace(team)); err != nil {
 			return err
@@ -106,7 +106,7 @@ func TestStockSchedulerIsRefused(t *testing.T) {
 			})
 		}
 	}
-	waitFor(t, "the Pod to be bound without the guard", func(ctx context.Context) error { return bound(ctx, s, "stock-ours") })
+	apiserver.WaitFor(t, "the Pod to be bound without the guard", func(ctx context.Context) error { return bound(ctx, s, "stock-ours") })
 }
 
 func bound(ctx context.Context, s *apiserver.Server, name string) error {

@@ -1,0 +1,49 @@
+package apiserver
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Create creates an object, or ends the test.
+func Create(t *testing.T, c client.Client, object client.Object) {
+	t.Helper()
+	if err := c.Create(t.Context(), object); err != nil {
+		t.Fatalf("creating %T %s: %v", object, object.GetName(), err)
+	}
+}
+
+// WaitFor polls until try succeeds.
+func WaitFor(t *testing.T, what string, try func(context.Context) error) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 60*time.Second, true, func(ctx context.Context) (bool, error) {
+		last = try(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("waiting for %s: %v, last: %v", what, err, last)
+	}
+}
+
+// RequireRefused checks that a request was refused, by what, and the words.
+func RequireRefused(t *testing.T, err error, by string, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("accepted, want a refusal")
+	}
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("got %v, want status Forbidden", err)
+	}
+	for _, w := range append([]string{"ValidatingAdmissionPolicy '" + by + "'"}, words...) {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("the refusal lacks %q: %v", w, err)
+		}
+	}
+}
