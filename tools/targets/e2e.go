@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/magefile/mage/mg"
@@ -57,7 +55,7 @@ func (E2e) Up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return step("bringing up a cluster with Ladder", lab("e2e", "up").run1(ctx))
+	return step("bringing up a cluster with Ladder", func() error { return lab("e2e", "up").run(ctx) })
 }
 
 // Down takes down the cluster of the end-to-end tests and what was started for it.
@@ -66,7 +64,7 @@ func (E2e) Down(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return step("taking the cluster down", lab("e2e", "down").run1(ctx))
+	return step("taking the cluster down", func() error { return lab("e2e", "down").run(ctx) })
 }
 
 // Upstream runs Kubernetes' own suite for dynamic resource allocation against
@@ -76,7 +74,7 @@ func (E2e) Upstream(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return step("running Kubernetes' own DRA suite", lab("upstream").run1(ctx))
+	return step("running Kubernetes' own DRA suite", func() error { return lab("upstream").run(ctx) })
 }
 
 // withCluster runs f with the variables that tell tests about the cluster.
@@ -86,9 +84,9 @@ func withCluster(ctx context.Context, lab func(...string) command, keep bool, f 
 			fmt.Println("the cluster is kept; `go tool mage e2e:down` takes it down")
 			return nil
 		}
-		return step("taking the cluster down", lab("e2e", "down").run1(context.WithoutCancel(ctx)))
+		return step("taking the cluster down", func() error { return lab("e2e", "down").run(context.WithoutCancel(ctx)) })
 	}
-	if err := step("bringing up a cluster with Ladder", lab("e2e", "up").run1(ctx)); err != nil {
+	if err := step("bringing up a cluster with Ladder", func() error { return lab("e2e", "up").run(ctx) }); err != nil {
 		return errors.Join(err, down())
 	}
 	env, err := lab("e2e", "env").output(ctx)
@@ -96,21 +94,6 @@ func withCluster(ctx context.Context, lab func(...string) command, keep bool, f 
 		return errors.Join(err, down())
 	}
 	return errors.Join(f(strings.Fields(env)), down())
-}
-
-// run1 is run as a function, for step.
-func (c command) run1(ctx context.Context) func() error {
-	return func() error { return c.run(ctx) }
-}
-
-// artifactsDir makes a folder below .artifacts.
-func artifactsDir(name string) (string, error) {
-	root, err := repositoryRoot()
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(root, ".artifacts", name)
-	return dir, os.MkdirAll(dir, 0o755)
 }
 
 func value[T any](given *T, otherwise T) T {

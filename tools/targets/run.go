@@ -42,7 +42,7 @@ func Build(ctx context.Context) error {
 	}
 	for _, p := range []string{
 		"./tools/cmd/ladder", "./scheduler/cmd/ladder-scheduler", "./controllers/cmd/ladder-controller",
-		"./drivers/cmd/ladder-fake-driver", "./e2e/cmd/ladder-lab",
+		"./drivers/cmd/ladder-fake-driver", "./drivers/cmd/ladder-device-plugin", "./drivers/cmd/ladder-probe", "./e2e/cmd/ladder-lab",
 	} {
 		if err := step("building "+filepath.Base(p), func() error {
 			return cmd("go", "build", "-trimpath", "-o", filepath.Join(root, "bin")+"/", p).with("CGO_ENABLED=0").run(ctx)

@@ -92,15 +92,21 @@ func goTest(ctx context.Context, name string, env []string, args ...string) erro
 	if err != nil {
 		return err
 	}
-	root, err := repositoryRoot()
+	artifacts, err := artifactsDir("")
 	if err != nil {
-		return err
-	}
-	artifacts := filepath.Join(root, ".artifacts")
-	if err := os.MkdirAll(artifacts, 0o755); err != nil {
 		return err
 	}
 	format := "pkgname-and-test-fails"
 	sum := []string{gotestsum, "--format", format, "--junitfile", filepath.Join(artifacts, name+".xml"), "--"}
 	return cmd(append(sum, args...)...).with(env...).run(ctx)
+}
+
+// artifactsDir makes .artifacts, or a folder below it.
+func artifactsDir(name string) (string, error) {
+	root, err := repositoryRoot()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, ".artifacts", name)
+	return dir, os.MkdirAll(dir, 0o755)
 }
