@@ -1,13 +1,14 @@
-// Package xid says what the error events of NVIDIA's kernel driver mean for
-// whoever hands out GPUs.
+// Package xid says what the error events of NVIDIA's kernel driver, and what
+// else NVML shows, mean for whoever hands out GPUs: table.go has it all.
 //
-// The source is the immediate action in NVIDIA's XID catalog,
+// The source of the XIDs is the immediate action in NVIDIA's XID catalog,
 // https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html.
 // An error of an application is none of the device: it never counts against it.
 package xid
 
 import (
 	"fmt"
+	"slices"
 
 	"gpuladder.dev/ladder/drivers/inventory"
 )
@@ -27,93 +28,45 @@ const (
 	RestartNode Action = "restart the node"
 	// Inspect: a workflow of its own, mechanics, firmware or NVIDIA's support.
 	Inspect Action = "inspect the hardware"
+	// AskGPU: the GPU's recovery action has changed, and says more than the code.
+	AskGPU Action = "see the GPU's recovery action"
 	// Unknown: the catalog does not have it, or does not say.
 	Unknown Action = "unknown"
 )
 
-// span is the codes from first to last.
-type span struct {
-	first, last int
-	action      Action
+// Source of troubles that are XIDs.
+const Source = "xid"
+
+// Row is what the table says of the codes from First to Last.
+type Row struct {
+	First, Last int
+	Action      Action
+	// Words say what happened, where the catalog's own are known.
+	Words string
+	// Ref is where the row comes from: see table.go.
+	Ref string
 }
 
-// catalog is in order of codes. What is in no span is unknown.
-var catalog = []span{
-	{8, 8, RestartApp},
-	{11, 11, RestartApp},
-	{13, 13, RestartApp},
-	{14, 14, Ignore},
-	{25, 25, RestartApp},
-	{31, 32, RestartApp},
-	{37, 38, Ignore},
-	{39, 41, RestartApp},
-	{43, 45, Ignore}, // 45: follow the error that it comes with
-	{46, 46, ResetGPU},
-	{48, 48, ResetGPU},
-	{54, 54, Inspect},
-	{60, 60, RestartApp},
-	{62, 62, ResetGPU},
-	{63, 63, Ignore},
-	{64, 64, ResetGPU},
-	{66, 67, Ignore},
-	{68, 72, RestartApp},
-	{74, 74, Inspect},
-	{75, 77, RestartApp},
-	{78, 78, Inspect},
-	{79, 79, RestartNode},
-	{80, 80, RestartApp},
-	{82, 86, RestartApp},
-	{88, 89, RestartApp},
-	{92, 93, Ignore},
-	{94, 94, RestartApp},
-	{95, 95, ResetGPU},
-	{96, 105, RestartApp},
-	{106, 108, Ignore},
-	{109, 110, ResetGPU},
-	{119, 120, ResetGPU},
-	{121, 121, Ignore},
-	{126, 135, RestartApp},
-	{136, 136, ResetGPU},
-	{137, 137, Ignore},
-	{139, 139, RestartApp},
-	{140, 140, ResetGPU},
-	{141, 141, Ignore},
-	{142, 142, Inspect},
-	{143, 143, ResetGPU},
-	{144, 150, Inspect},
-	{151, 151, RestartNode},
-	{155, 156, ResetGPU},
-	{157, 157, Ignore},
-	{158, 158, ResetGPU},
-	{159, 159, Inspect},
-	{160, 161, Ignore},
-}
+// Catalog is the table of XIDs, in order of codes.
+func Catalog() []Row { return slices.Clone(catalog) }
 
-// words are those of the catalog for codes that operators meet.
-var words = map[int]string{
-	13: "graphics engine exception", 31: "GPU memory page fault", 32: "invalid or corrupted push buffer stream",
-	43: "GPU stopped processing", 45: "preemptive cleanup", 48: "double bit ECC error", 62: "internal micro-controller halt",
-	63: "row remapping or page retirement recorded", 64: "row remapper or page retirement failure", 74: "NVLink error",
-	79: "GPU has fallen off the bus", 92: "high single bit ECC error rate", 94: "contained ECC error", 95: "uncontained ECC error",
-	109: "context switch timeout", 119: "GSP RPC timeout", 120: "GSP error", 136: "NVLink training failed",
-	140: "unrecovered ECC error", 143: "GPU initialization failed", 158: "GPU fatal timeout",
+func rowOf(code int) Row {
+	for _, row := range catalog {
+		if row.First <= code && code <= row.Last {
+			return row
+		}
+	}
+	return Row{First: code, Last: code, Action: Unknown}
 }
 
 // ActionOf finds what the catalog recommends.
-func ActionOf(code int) Action {
-	for _, s := range catalog {
-		if s.first <= code && code <= s.last {
-			return s.action
-		}
-	}
-	return Unknown
-}
+func ActionOf(code int) Action { return rowOf(code).Action }
 
 // SeverityOf is what an error means for the device: failed where no reset
 // helps, or rows could not be remapped any more; suspect where something has to
 // be done, or nobody knows; and healthy where it is the application's.
 func SeverityOf(code int) inventory.Severity {
-	if code == 64 {
+	if slices.Contains(failures, code) {
 		return inventory.Failed
 	}
 	switch ActionOf(code) {
@@ -125,14 +78,66 @@ func SeverityOf(code int) inventory.Severity {
 	return inventory.Suspect
 }
 
+// Reason is the one word for an XID: Xid79.
+func Reason(code int) string { return fmt.Sprintf("Xid%d", code) }
+
 // Describe says what happened and what to do, in a few words.
 func Describe(code int) string {
-	what := words[code]
+	row := rowOf(code)
+	what := row.Words
 	if what == "" {
 		what = fmt.Sprintf("XID %d", code)
 	}
-	if action := ActionOf(code); action != Unknown {
-		return fmt.Sprintf("%s; NVIDIA recommends: %s", what, action)
+	if row.Action != Unknown {
+		return fmt.Sprintf("%s; NVIDIA recommends: %s", what, row.Action)
 	}
 	return what + "; NVIDIA's catalog recommends nothing"
+}
+
+// Signal is something that NVML shows, other than an XID. Health policies name
+// signals by it.
+type Signal string
+
+// SignalRow is what the table says of a signal.
+type SignalRow struct {
+	Signal Signal
+	// Source is that of the troubles; see [inventory.Origin].
+	Source string
+	// Severity is Healthy where it is known and does not count.
+	Severity inventory.Severity
+	// Reason is the one word for it.
+	Reason string
+	// Latched signals are events.
+	Latched bool
+	// Words say what is wrong.
+	Words string
+	// Ref is where the row comes from: see table.go.
+	Ref string
+}
+
+// Signals is the table of signals.
+func Signals() []SignalRow { return slices.Clone(signals) }
+
+// RowOf finds a signal. It is false for one that the table does not have.
+func RowOf(signal Signal) (SignalRow, bool) {
+	at := slices.IndexFunc(signals, func(row SignalRow) bool { return row.Signal == signal })
+	if at < 0 {
+		return SignalRow{}, false
+	}
+	return signals[at], true
+}
+
+// recoveryActions are the values of NVML's field 230,
+// NVML_FI_DEV_GET_GPU_RECOVERY_ACTION (nvmlDeviceGpuRecoveryAction_t).
+var recoveryActions = []Signal{
+	"", ActionGPUReset, ActionNodeReboot, ActionDrainP2P, ActionDrainAndReset, ActionRecoverIMEX, ActionBusReset, ActionSystemReboot,
+}
+
+// RecoveryAction is the signal of a value of NVML's recovery action field; ""
+// for 0, which asks for nothing.
+func RecoveryAction(value uint64) Signal {
+	if value < uint64(len(recoveryActions)) {
+		return recoveryActions[value]
+	}
+	return ActionUnknown
 }
