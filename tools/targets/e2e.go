@@ -41,10 +41,10 @@ func (E2e) All(ctx context.Context, provider, run *string, keep, core *bool) err
 		if _, err := controlPlane(ctx); err != nil {
 			return err
 		}
-		return step("running the suites in a lab", func() error { return goTest(ctx, "e2e", env, args...) })
+		return step("running the suites in a lab", func() error { return goTest(ctx, "e2e", byTest, env, args...) })
 	}
 	return withCluster(ctx, lab, value(keep, false), func(cluster []string) error {
-		return step("running the suites on kind", func() error { return goTest(ctx, "e2e", append(env, cluster...), args...) })
+		return step("running the suites on kind", func() error { return goTest(ctx, "e2e", byTest, append(env, cluster...), args...) })
 	})
 }
 

@@ -16,14 +16,14 @@ func Test(ctx context.Context) error {
 		return err
 	}
 	return step("testing all modules", func() error {
-		return goTest(ctx, "all", []string{"KUBEBUILDER_ASSETS=" + assets}, "-race", "-timeout=30m", "work")
+		return goTest(ctx, "all", byPackage, []string{"KUBEBUILDER_ASSETS=" + assets}, "-race", "-timeout=30m", "work")
 	})
 }
 
 // Unit runs the tests that need no control plane.
 func Unit(ctx context.Context) error {
 	return step("testing without a control plane", func() error {
-		return goTest(ctx, "unit", nil, "-short", "-race", "-timeout=15m", "work")
+		return goTest(ctx, "unit", byPackage, nil, "-short", "-race", "-timeout=15m", "work")
 	})
 }
 
@@ -35,7 +35,7 @@ func Charts(ctx context.Context) error {
 		return err
 	}
 	return step("testing the chart", func() error {
-		return goTest(ctx, "charts", []string{"KUBEBUILDER_ASSETS=" + assets}, "-count=1", "-timeout=30m", "./e2e/charts/...", "./e2e/integration/guard/...")
+		return goTest(ctx, "charts", byPackage, []string{"KUBEBUILDER_ASSETS=" + assets}, "-count=1", "-timeout=30m", "./e2e/charts/...", "./e2e/integration/guard/...")
 	})
 }
 
@@ -85,9 +85,16 @@ func controlPlane(ctx context.Context) (dir string, err error) {
 	return dir, err
 }
 
+// How gotestsum tells what passed: packages, or, where one package takes many
+// minutes, each test as it ends.
+const (
+	byPackage = "pkgname-and-test-fails"
+	byTest    = "testname"
+)
+
 // goTest runs go test through gotestsum, whose last lines give the counts; the
 // JUnit report goes to .artifacts.
-func goTest(ctx context.Context, name string, env []string, args ...string) error {
+func goTest(ctx context.Context, name, format string, env []string, args ...string) error {
 	gotestsum, err := pinnedTool(ctx, "pinned", "gotest.tools/gotestsum")
 	if err != nil {
 		return err
@@ -96,7 +103,6 @@ func goTest(ctx context.Context, name string, env []string, args ...string) erro
 	if err != nil {
 		return err
 	}
-	format := "pkgname-and-test-fails"
 	sum := []string{gotestsum, "--format", format, "--junitfile", filepath.Join(artifacts, name+".xml"), "--"}
 	return cmd(append(sum, args...)...).with(env...).run(ctx)
 }
