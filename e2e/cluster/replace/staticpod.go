@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 )
 
@@ -45,6 +46,11 @@ func edit(manifest []byte, image string) ([]byte, error) {
 		}
 	}
 	c.Command = command
+	// The files of the control plane are root's; our image is of another user.
+	if c.SecurityContext == nil {
+		c.SecurityContext = &corev1.SecurityContext{}
+	}
+	c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = ptr.To[int64](0), ptr.To[int64](0)
 	file := corev1.HostPathFile
 	for _, v := range pod.Spec.Volumes {
 		if v.Name == configVolume {

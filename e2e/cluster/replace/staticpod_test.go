@@ -60,6 +60,9 @@ func TestEditedManifest(t *testing.T) {
 	if pod.Name != "kube-scheduler" || c.Name != "kube-scheduler" || c.LivenessProbe == nil || !pod.Spec.HostNetwork || len(c.Ports) != 1 {
 		t.Errorf("what should stay has changed: %+v", pod)
 	}
+	if s := c.SecurityContext; s == nil || s.RunAsUser == nil || *s.RunAsUser != 0 || *s.RunAsGroup != 0 {
+		t.Errorf("got security context %+v, want root, whose the mounted files are", s)
+	}
 	mounts := map[string]string{}
 	for _, m := range c.VolumeMounts {
 		mounts[m.MountPath] = m.Name
