@@ -121,7 +121,7 @@ func gather(ctx context.Context, progress io.Writer, wanted []Image) ([]source, 
 	}
 	sources := make([]source, 0, len(wanted))
 	for _, image := range wanted {
-		s, err := sourceOf(image, root, set.Path)
+		s, err := sourceOf(ctx, image, root, set.Path)
 		if err != nil {
 			return nil, err
 		}

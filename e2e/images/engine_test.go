@@ -38,7 +38,7 @@ func TestRealEngine(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	image := Image{Name: "hello", Repository: "ladder-test/hello", Dockerfile: "hello/Dockerfile", Programs: []string{"hello"}}
-	s, err := sourceOf(image, root, func(string) string { return program })
+	s, err := sourceOf(t.Context(), image, root, func(string) string { return program })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,11 +8,13 @@
 package images
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,6 +33,9 @@ type Image struct {
 	Dockerfile string `json:"dockerfile"`
 	// Programs lie beside the Dockerfile where the image is built.
 	Programs []string `json:"programs"`
+	// CLibrary says that the programs load libraries, and need the C library
+	// for that.
+	CLibrary bool `json:"cLibrary,omitempty"`
 }
 
 var catalog = []Image{
@@ -84,10 +89,17 @@ const dockerfileName = "Dockerfile"
 
 // sourceOf finds an image's files: the Dockerfile below the root, the programs
 // where locate says.
-func sourceOf(image Image, root string, locate func(program string) string) (source, error) {
+func sourceOf(ctx context.Context, image Image, root string, locate func(program string) string) (source, error) {
 	s := source{Image: image, files: map[string]string{dockerfileName: filepath.Join(root, filepath.FromSlash(image.Dockerfile))}}
 	for _, program := range image.Programs {
 		s.files[program] = locate(program)
+	}
+	if image.CLibrary {
+		base, err := cLibrary(ctx, locate(image.Programs[0]), askLinker)
+		if err != nil {
+			return source{}, err
+		}
+		maps.Copy(s.files, base)
 	}
 	for _, name := range s.names() {
 		if info, err := os.Stat(s.files[name]); err != nil {
@@ -116,7 +128,12 @@ func (s source) writeContext(dir string) error {
 		if name == dockerfileName {
 			mode = 0o644
 		}
-		if err := copyFile(s.files[name], filepath.Join(dir, name), mode); err != nil {
+		to := filepath.Join(dir, filepath.FromSlash(name))
+		err := os.MkdirAll(filepath.Dir(to), 0o755)
+		if err == nil {
+			err = copyFile(s.files[name], to, mode)
+		}
+		if err != nil {
 			return fmt.Errorf("gathering what %s is made of, %w", s.Name, err)
 		}
 	}

@@ -46,7 +46,7 @@ func sourcesOf(t *testing.T, files map[string]string, all ...Image) []source {
 	root := tree(t, files)
 	var sources []source
 	for _, image := range all {
-		s, err := sourceOf(image, root, func(p string) string { return filepath.Join(root, "bin", p) })
+		s, err := sourceOf(t.Context(), image, root, func(p string) string { return filepath.Join(root, "bin", p) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,13 +108,13 @@ func TestSourceThatIsMissing(t *testing.T) {
 		f := files()
 		delete(f, missing)
 		root := tree(t, f)
-		_, err := sourceOf(first, root, func(p string) string { return filepath.Join(root, "bin", p) })
+		_, err := sourceOf(t.Context(), first, root, func(p string) string { return filepath.Join(root, "bin", p) })
 		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "first") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	root := tree(t, files())
-	if _, err := sourceOf(first, root, func(string) string { return root }); err == nil {
+	if _, err := sourceOf(t.Context(), first, root, func(string) string { return root }); err == nil {
 		t.Error("a folder is taken for a program")
 	}
 }

@@ -74,12 +74,19 @@ func (b *builder) buildOwn(ctx context.Context, p program) (string, error) {
 		return "", fmt.Errorf("looking for the source of %s, %w", p.name, err)
 	}
 	target := filepath.Join(dir, p.name)
+	enabled := "CGO_ENABLED=0"
+	if p.cgo {
+		enabled = "CGO_ENABLED=1"
+		if err := b.install(ctx, p.packages...); err != nil {
+			return "", fmt.Errorf("preparing to build %s, %w", p.name, err)
+		}
+	}
 	// Nothing is said where nothing is to be compiled.
 	told := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(b.progress, "building %s\n", p.name) })
 	defer told.Stop()
 	args := []string{"build", "-v", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", target, "./" + pkg}
 	start := time.Now()
-	if err := b.goBuild(ctx, p, src, args, append(os.Environ(), "CGO_ENABLED=0")); err != nil {
+	if err := b.goBuild(ctx, p, src, args, append(os.Environ(), enabled)); err != nil {
 		return "", err
 	}
 	if !told.Stop() {
