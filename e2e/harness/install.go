@@ -43,6 +43,9 @@ func values(tag string) [][2]string {
 		{"global.image.pullPolicy", "Never"},
 		{"driver.allowFaults", "true"},
 		{"driver.bootIDFile", kind.BootIDFile},
+		// All nodes share this machine: an API server that is slow is none that is gone.
+		{"scheduler.leaseSeconds", "40"},
+		{"controller.leaseSeconds", "40"},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -25,9 +26,14 @@ import (
 // leaseName is the leader's Lease.
 const leaseName = "ladder-controller"
 
+// shortestLease leaves time for a few attempts at renewal, which are two
+// seconds apart.
+const shortestLease = 9 * time.Second
+
 type options struct {
 	leaderElect             bool
 	leaderElectionNamespace string
+	lease                   time.Duration
 	metricsBindAddress      string
 	healthProbeBindAddress  string
 }
@@ -35,6 +41,7 @@ type options struct {
 func (o *options) addFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.leaderElect, "leader-elect", true, "wait for the Lease before working, so that several can run and one works")
 	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "ladder-system", "namespace of the Lease")
+	fs.DurationVar(&o.lease, "leader-election-lease", 15*time.Second, "how long the one that works may fail to renew the Lease before another takes its place; it gives up itself after two thirds of that")
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":8080", "address of the metrics; 0 for none")
 	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
 }
@@ -60,6 +67,9 @@ func run(ctx context.Context, opts options) error {
 	if args := flag.Args(); len(args) > 0 {
 		return fmt.Errorf("reading the command line, unexpected arguments %q", args)
 	}
+	if opts.lease < shortestLease {
+		return fmt.Errorf("reading the command line, --leader-election-lease is %s, must be at least %s", opts.lease, shortestLease)
+	}
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the cluster, %w", err)
@@ -68,6 +78,7 @@ func run(ctx context.Context, opts options) error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("building a scheme, %w", err)
 	}
+	renew := opts.lease * 2 / 3
 	m, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         policy.CacheOptions(),
@@ -76,6 +87,8 @@ func run(ctx context.Context, opts options) error {
 		LeaderElection:                opts.leaderElect,
 		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       opts.leaderElectionNamespace,
+		LeaseDuration:                 &opts.lease,
+		RenewDeadline:                 &renew,
 		LeaderElectionReleaseOnCancel: true, // main ends right after run
 	})
 	if err != nil {

@@ -4,22 +4,23 @@ import (
 	"flag"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestFlags(t *testing.T) {
 	var opts options
 	fs := flag.NewFlagSet("ladder-controller", flag.ContinueOnError)
 	opts.addFlags(fs)
-	if !opts.leaderElect || opts.leaderElectionNamespace != "ladder-system" {
-		t.Errorf("got defaults %+v, want leader election in ladder-system", opts)
+	if !opts.leaderElect || opts.leaderElectionNamespace != "ladder-system" || opts.lease != 15*time.Second {
+		t.Errorf("got defaults %+v, want leader election in ladder-system with a lease of 15 s", opts)
 	}
 	err := fs.Parse([]string{
-		"--leader-elect=false", "--leader-election-namespace=other", "--metrics-bind-address=127.0.0.1:1", "--health-probe-bind-address=0",
+		"--leader-elect=false", "--leader-election-lease=40s", "--leader-election-namespace=other", "--metrics-bind-address=127.0.0.1:1", "--health-probe-bind-address=0",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := options{leaderElectionNamespace: "other", metricsBindAddress: "127.0.0.1:1", healthProbeBindAddress: "0"}
+	want := options{leaderElectionNamespace: "other", lease: 40 * time.Second, metricsBindAddress: "127.0.0.1:1", healthProbeBindAddress: "0"}
 	if opts != want {
 		t.Errorf("got %+v, want %+v", opts, want)
 	}
@@ -28,8 +29,15 @@ func TestFlags(t *testing.T) {
 func TestRunSaysWhatIsWrong(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/nonexistent/kubeconfig")
 	t.Setenv("HOME", t.TempDir())
-	err := run(t.Context(), options{})
+	err := run(t.Context(), options{lease: shortestLease})
 	if err == nil || !strings.Contains(err.Error(), "finding the cluster") {
 		t.Errorf("got error %v, want that there is no cluster", err)
+	}
+}
+
+func TestRunRefusesALeaseThatCannotBeRenewed(t *testing.T) {
+	err := run(t.Context(), options{lease: time.Second})
+	if err == nil || !strings.Contains(err.Error(), "--leader-election-lease is 1s, must be at least 9s") {
+		t.Errorf("got error %v, want that the lease is too short", err)
 	}
 }
