@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -49,18 +50,18 @@ func (e *Engine) available(ctx context.Context, state *checkpoint.State, uid typ
 		return &Error{Class: ClassDeviceHeld, Err: held}
 	}
 	// Each pair fits; do all together?
-	device, fits := together(state, uid, wanted, pool)
+	crowded := together(state, uid, wanted, pool)
 	for _, other := range sorted(state.Claims) {
-		if fits || other == uid {
+		if crowded == nil || other == uid {
 			continue
 		}
 		if _, err := e.dropWrongGuess(ctx, state, other); err != nil {
 			return err
 		}
-		device, fits = together(state, uid, wanted, pool)
+		crowded = together(state, uid, wanted, pool)
 	}
-	if !fits {
-		return fail(ClassDeviceHeld, "device %s does not fit beside the other parts of its board that are in use", device)
+	if crowded != nil {
+		return &Error{Class: ClassDeviceHeld, Err: crowded}
 	}
 	return nil
 }
@@ -92,9 +93,10 @@ func conflict(wanted, holder *checkpoint.Claim, pool inventory.Pool) *HeldError 
 	return nil
 }
 
-// together adds up what all claims consume of the shared counters. It names a
-// wanted device that is too much.
-func together(state *checkpoint.State, uid types.UID, wanted *checkpoint.Claim, pool inventory.Pool) (device string, fits bool) {
+// together adds up what all claims consume of the shared counters. It returns
+// nil if there is enough; otherwise it names a wanted device that is too much,
+// and who consumes what it would need.
+func together(state *checkpoint.State, uid types.UID, wanted *checkpoint.Claim, pool inventory.Pool) *CrowdedError {
 	var all []string
 	for other, claim := range state.Claims {
 		if other != uid {
@@ -102,11 +104,42 @@ func together(state *checkpoint.State, uid types.UID, wanted *checkpoint.Claim, 
 		}
 	}
 	for _, name := range held(wanted) {
-		if all = append(all, name); !fit(pool, all...) {
-			return name, false
+		all = append(all, name)
+		if short, is := exceeded(pool, all...); is {
+			return &CrowdedError{Device: name, CounterSet: short.set, Counter: short.name, Holders: consumers(state, uid, short, pool)}
 		}
 	}
-	return "", true
+	return nil
+}
+
+// consumers are those of a counter, by the UIDs of their claims.
+func consumers(state *checkpoint.State, except types.UID, of counter, pool inventory.Pool) []HeldError {
+	var all []HeldError
+	for _, uid := range sorted(state.Claims) {
+		if uid == except {
+			continue
+		}
+		claim := state.Claims[uid]
+		for _, name := range held(claim) {
+			if consumes(find(pool, name), of) {
+				all = append(all, HeldError{
+					Device: name, HolderDevice: name, HolderUID: uid,
+					Holder: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name},
+				})
+			}
+		}
+	}
+	return all
+}
+
+func consumes(device *resourcev1.Device, of counter) bool {
+	if device == nil {
+		return false
+	}
+	return slices.ContainsFunc(device.ConsumesCounters, func(c resourcev1.DeviceCounterConsumption) bool {
+		amount, is := c.Counters[of.name]
+		return is && c.CounterSet == of.set && amount.Value.Sign() > 0
+	})
 }
 
 func held(claim *checkpoint.Claim) []string {
@@ -119,11 +152,19 @@ func held(claim *checkpoint.Claim) []string {
 	return all
 }
 
-// fit says whether the devices can be in use at the same time by what they
-// consume of the pool's counters. Devices that are not in the pool consume
-// nothing; one that is named twice consumes once.
+// counter is one of the pool's shared ones.
+type counter struct{ set, name string }
+
+// fit says whether the devices can be in use at the same time.
 func fit(pool inventory.Pool, devices ...string) bool {
-	type counter struct{ set, name string }
+	_, is := exceeded(pool, devices...)
+	return !is
+}
+
+// exceeded finds a shared counter of the pool of which the devices together
+// consume more than there is. Devices that are not in the pool consume nothing;
+// one that is named twice consumes once.
+func exceeded(pool inventory.Pool, devices ...string) (first counter, is bool) {
 	left := map[counter]*resource.Quantity{}
 	for i := range pool.SharedCounters {
 		for name, value := range pool.SharedCounters[i].Counters {
@@ -139,18 +180,19 @@ func fit(pool inventory.Pool, devices ...string) bool {
 		}
 		counted[name] = true
 		for _, consumed := range device.ConsumesCounters {
-			for name, value := range consumed.Counters {
-				amount := left[counter{consumed.CounterSet, name}]
+			for _, name := range slices.Sorted(maps.Keys(consumed.Counters)) {
+				of := counter{consumed.CounterSet, name}
+				amount := left[of]
 				if amount == nil {
-					return false
+					return of, true
 				}
-				if amount.Sub(value.Value); amount.Sign() < 0 {
-					return false
+				if amount.Sub(consumed.Counters[name].Value); amount.Sign() < 0 {
+					return of, true
 				}
 			}
 		}
 	}
-	return true
+	return counter{}, false
 }
 
 // dropWrongGuess drops a holder that was wrongly assumed to be prepared.

@@ -104,7 +104,8 @@ func Points() []Point {
 	}
 }
 
-// Config is what an engine works with. All but Hooks is required.
+// Config is what an engine works with. All but Hooks and Settled
+// is required.
 type Config struct {
 	// Driver is the driver's name, Pool that of the node's pool.
 	Driver, Pool string
@@ -121,6 +122,11 @@ type Config struct {
 	StaleAfter time.Duration
 	// Hooks may be nil.
 	Hooks Hooks
+	// Settled may be nil. It is called under the lock, before a claim is recorded
+	// as started, with the pool in which its devices were looked up, and fails
+	// where the node has another pool by now. Hardware whose devices are replaced
+	// while claims are prepared needs it, with [Engine.Exclusively].
+	Settled func(ctx context.Context, pool inventory.Pool) error
 }
 
 // Engine prepares and unprepares the claims of one node. It is safe for
@@ -184,13 +190,25 @@ func (e *Engine) change(ctx context.Context, f func(state *checkpoint.State) err
 	return nil
 }
 
-// Held returns the claims in the checkpoint by UID, for whoever must know what
-// is in use.
+// Held returns the claims in the checkpoint by UID, as they are at some moment:
+// who acts on it wants [Engine.Exclusively].
 func (e *Engine) Held(ctx context.Context) (map[types.UID]*checkpoint.Claim, error) {
 	var held map[types.UID]*checkpoint.Claim
-	err := e.change(ctx, func(state *checkpoint.State) error {
-		held = state.DeepCopy().Claims
-		return errUnchanged
+	err := e.Exclusively(ctx, func(now map[types.UID]*checkpoint.Claim) error {
+		held = now
+		return nil
 	})
 	return held, err
+}
+
+// Exclusively calls f with the claims in the checkpoint by UID. Until f returns
+// no other is recorded and none is removed, by this driver or by another of the
+// node, so f must be quick, and call nothing of the engine. It returns f's error.
+func (e *Engine) Exclusively(ctx context.Context, f func(held map[types.UID]*checkpoint.Claim) error) error {
+	return e.change(ctx, func(state *checkpoint.State) error {
+		if err := f(state.DeepCopy().Claims); err != nil {
+			return err
+		}
+		return errUnchanged
+	})
 }

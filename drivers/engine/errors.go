@@ -5,6 +5,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -85,4 +86,27 @@ func (e *HeldError) Error() string {
 		with = fmt.Sprintf(", which shares the board as %s", e.HolderDevice)
 	}
 	return fmt.Sprintf("device %s is still held by claim %s (%s)%s: it is free when that claim is unprepared", e.Device, e.Holder, e.HolderUID, with)
+}
+
+// CrowdedError says that a device fits beside each of the others in use, and
+// not beside all of them: they share a counter of the pool.
+type CrowdedError struct {
+	Device string
+	// CounterSet and Counter are what there is too little of.
+	CounterSet, Counter string
+	// Holders are the claims that consume it, by the devices with which they do,
+	// ordered by UID. None where the claim's own devices are too many.
+	Holders []HeldError
+}
+
+func (e *CrowdedError) Error() string {
+	if len(e.Holders) == 0 {
+		return fmt.Sprintf("device %s does not fit beside the other devices of the same claim: too little is left of %s in %s", e.Device, e.Counter, e.CounterSet)
+	}
+	said := make([]string, len(e.Holders))
+	for i := range e.Holders {
+		h := &e.Holders[i]
+		said[i] = fmt.Sprintf("%s by claim %s (%s)", h.HolderDevice, h.Holder, h.HolderUID)
+	}
+	return fmt.Sprintf("device %s does not fit beside what is still held of its board (too little is left of %s in %s): %s", e.Device, e.Counter, e.CounterSet, strings.Join(said, ", "))
 }

@@ -156,6 +156,7 @@ type hardware struct {
 	severity map[string]inventory.Severity
 	err      error
 	editErr  error
+	onEdits  func()
 	released []string
 }
 
@@ -195,6 +196,9 @@ func (h *hardware) Trouble(device string) (inventory.Severity, string) {
 func (h *hardware) Edits(_ context.Context, device string) (specs.ContainerEdits, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.onEdits != nil {
+		h.onEdits()
+	}
 	return specs.ContainerEdits{Env: []string{"OF=" + device}}, h.editErr
 }
 

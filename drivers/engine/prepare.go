@@ -47,25 +47,31 @@ func (e *Engine) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 	if err != nil {
 		return nil, err
 	}
-	known, err := e.begin(ctx, claim.UID, wanted, pool)
+	known, boot, err := e.begin(ctx, claim.UID, wanted, pool)
 	if err != nil {
 		return nil, err
 	}
-	boot, err := e.bootID()
-	if err != nil {
-		return nil, err
-	}
-	if known.Phase == checkpoint.PrepareCompleted && e.CDI.Has(boot, claim.UID, known) {
-		return e.answer(claim.UID, known, pool), nil
-	}
-	// From here to finish the lock is not held.
-	if err := e.makeReady(ctx, boot, claim.UID, known); err != nil {
+	// From here to its end the lock is not held.
+	if err := e.complete(ctx, boot, claim.UID, known); err != nil {
 		return nil, errors.Join(err, e.giveUp(ctx, claim.UID, known))
 	}
-	if err := e.finish(ctx, boot, claim.UID, known); err != nil {
-		return nil, err
-	}
 	return e.answer(claim.UID, known, pool), nil
+}
+
+// complete does all that is left to do for a claim that was begun.
+func (e *Engine) complete(ctx context.Context, boot string, uid types.UID, known *checkpoint.Claim) error {
+	if known.Phase == checkpoint.PrepareStarted {
+		if err := e.at(ctx, AfterCheckpointStarted, uid); err != nil {
+			return err
+		}
+	}
+	if known.Phase == checkpoint.PrepareCompleted && e.CDI.Has(boot, uid, known) {
+		return nil
+	}
+	if err := e.makeReady(ctx, boot, uid, known); err != nil {
+		return err
+	}
+	return e.finish(ctx, boot, uid, known)
 }
 
 // wanted reads from an allocation what this node's driver has to prepare.
@@ -112,10 +118,10 @@ func find(pool inventory.Pool, name string) *resourcev1.Device {
 }
 
 // begin records a claim as started, or finds it further. It returns the record,
-// which may be of an earlier call.
-func (e *Engine) begin(ctx context.Context, uid types.UID, wanted *checkpoint.Claim, pool inventory.Pool) (*checkpoint.Claim, error) {
-	var known *checkpoint.Claim
-	err := e.change(ctx, func(state *checkpoint.State) error {
+// which may be of an earlier call, and the boot ID that it belongs to.
+func (e *Engine) begin(ctx context.Context, uid types.UID, wanted *checkpoint.Claim, pool inventory.Pool) (known *checkpoint.Claim, boot string, err error) {
+	err = e.change(ctx, func(state *checkpoint.State) error {
+		boot = state.BootID
 		present := state.Claims[uid]
 		if present != nil && !sameDevices(present, wanted) {
 			// Its allocation was taken back and made anew, and kubelet's call to
@@ -129,6 +135,11 @@ func (e *Engine) begin(ctx context.Context, uid types.UID, wanted *checkpoint.Cl
 		if present != nil && present.Phase == checkpoint.PrepareCompleted {
 			known = present.DeepCopy()
 			return errUnchanged
+		}
+		if e.Settled != nil {
+			if err := e.Settled(ctx, pool); err != nil {
+				return &Error{Class: ClassHardware, Err: err}
+			}
 		}
 		if err := e.available(ctx, state, uid, wanted, pool); err != nil {
 			return err
@@ -145,15 +156,11 @@ func (e *Engine) begin(ctx context.Context, uid types.UID, wanted *checkpoint.Cl
 		state.Claims[uid] = known.DeepCopy()
 		return nil
 	})
-	if err != nil {
-		return nil, err
+	if err != nil && known != nil {
+		// It was being written: the record may be on the disk all the same.
+		return nil, "", errors.Join(err, e.giveUp(ctx, uid, known))
 	}
-	if known.Phase == checkpoint.PrepareStarted {
-		if err := e.at(ctx, AfterCheckpointStarted, uid); err != nil {
-			return nil, errors.Join(err, e.giveUp(ctx, uid, known))
-		}
-	}
-	return known, nil
+	return known, boot, err
 }
 
 // sameStart: it was started as it is to be, by a driver that died or by one
@@ -243,8 +250,9 @@ func (e *Engine) finish(ctx context.Context, boot string, uid types.UID, claim *
 	return nil
 }
 
-// giveUp takes back a prepare that failed, so that it holds nothing. If that
-// fails too, the record stays: the next call goes on from there.
+// giveUp takes back a prepare that failed, so that it holds nothing. What some
+// other call has begun since is left to that one. If taking back fails too, the
+// record stays: the next call goes on from there.
 func (e *Engine) giveUp(ctx context.Context, uid types.UID, claim *checkpoint.Claim) error {
 	if claim.Phase == checkpoint.PrepareCompleted {
 		return nil // it was completed before this call and still is
@@ -252,7 +260,7 @@ func (e *Engine) giveUp(ctx context.Context, uid types.UID, claim *checkpoint.Cl
 	ctx = context.WithoutCancel(ctx)
 	err := e.change(ctx, func(state *checkpoint.State) error {
 		present := state.Claims[uid]
-		if present == nil || present.Phase == checkpoint.PrepareCompleted || !sameDevices(present, claim) {
+		if present == nil || present.Phase == checkpoint.PrepareCompleted || !sameDevices(present, claim) || !present.Since.Equal(claim.Since) {
 			return errUnchanged
 		}
 		return e.undo(ctx, state, uid)
