@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gofrs/flock"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -28,9 +29,13 @@ import (
 // FileName of the faults in force, in the driver's data folder.
 const FileName = "faults.json"
 
+// lockSuffix is what the name of the lock has after that of the file.
+const lockSuffix = ".lock"
+
 // Set is the faults of one node. They are in a file, which is read each time:
 // faults last over restarts of the driver, as broken hardware does, and two
-// drivers of a rolling update have the same. It is safe for concurrent use.
+// drivers of a rolling update have the same, so changes are made under a lock
+// on another file. It is safe for concurrent use.
 type Set struct {
 	config  Config
 	changed []chan struct{}
@@ -66,7 +71,7 @@ func NewSet(config Config) (*Set, error) {
 	return s, s.read()
 }
 
-// read reads the file anew; the lock is held, or not needed yet.
+// read reads the file anew; mu is held, or not needed yet.
 func (s *Set) read() error {
 	data, err := os.ReadFile(s.config.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,6 +89,26 @@ func (s *Set) read() error {
 	return nil
 }
 
+// change reads the faults under the lock of all processes, lets f change them,
+// and keeps them if f says so.
+func (s *Set) change(f func() (changed bool, err error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lock := flock.New(s.config.Path + lockSuffix)
+	if err := lock.Lock(); err != nil {
+		return fmt.Errorf("locking faults, %w", err)
+	}
+	defer func() { _ = lock.Close() }() // closing a file that was opened can't keep the lock
+	if err := s.read(); err != nil {
+		return err
+	}
+	changed, err := f()
+	if err != nil || !changed {
+		return err
+	}
+	return s.keep()
+}
+
 // Changed returns a channel that receives after the faults have changed. Each
 // caller has one of its own.
 func (s *Set) Changed() <-chan struct{} {
@@ -94,7 +119,7 @@ func (s *Set) Changed() <-chan struct{} {
 	return made
 }
 
-// keep writes the faults and tells of the change; the lock is held.
+// keep writes the faults and tells of the change; both locks are held.
 func (s *Set) keep() error {
 	data, err := json.Marshal(s.state)
 	if err != nil {
@@ -133,19 +158,20 @@ func (s *Set) Inject(ctx context.Context, spec fault.Spec) (fault.Fault, error) 
 			return fault.Fault{}, fmt.Errorf("tearing checkpoint, %w", err)
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.read(); err != nil {
+	var made fault.Fault
+	err := s.change(func() (bool, error) {
+		s.state.Last++
+		made = fault.Fault{ID: strconv.Itoa(s.state.Last), Spec: spec, Since: s.config.Clock.Now().UTC()}
+		if spec.Kind != fault.TornCheckpoint { // that one is over
+			s.state.Faults = append(s.state.Faults, made)
+		}
+		return true, nil
+	})
+	if err != nil {
 		return fault.Fault{}, err
 	}
-	s.state.Last++
-	made := fault.Fault{ID: strconv.Itoa(s.state.Last), Spec: spec, Since: s.config.Clock.Now().UTC()}
-	if spec.Kind == fault.TornCheckpoint {
-		return made, s.keep() // it is over
-	}
-	s.state.Faults = append(s.state.Faults, made)
 	klog.FromContext(ctx).Info("Fault injected", "fault", made)
-	return made, s.keep()
+	return made, nil
 }
 
 // Clear implements [fault.Interface].
@@ -155,28 +181,29 @@ func (s *Set) Clear(ctx context.Context, which fault.Selector) ([]fault.Fault, e
 			return nil, fault.UnknownDevice(which.Device, known)
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.read(); err != nil {
+	var cleared []fault.Fault
+	err := s.change(func() (bool, error) {
+		var left []fault.Fault
+		for _, f := range s.state.Faults {
+			if which.Matches(f) {
+				cleared = append(cleared, f)
+			} else {
+				left = append(left, f)
+			}
+		}
+		if len(cleared) == 0 && which.ID != "" {
+			return false, fault.UnknownFault(which.ID)
+		}
+		s.state.Faults = left
+		return len(cleared) > 0, nil
+	})
+	if err != nil {
 		return nil, err
 	}
-	var cleared, left []fault.Fault
-	for _, f := range s.state.Faults {
-		if which.Matches(f) {
-			cleared = append(cleared, f)
-		} else {
-			left = append(left, f)
-		}
+	if len(cleared) > 0 {
+		klog.FromContext(ctx).Info("Faults cleared", "faults", cleared)
 	}
-	if len(cleared) == 0 {
-		if which.ID != "" {
-			return nil, fault.UnknownFault(which.ID)
-		}
-		return nil, nil
-	}
-	s.state.Faults = left
-	klog.FromContext(ctx).Info("Faults cleared", "faults", cleared)
-	return cleared, s.keep()
+	return cleared, nil
 }
 
 // of are the faults of some kinds, oldest first.
@@ -191,20 +218,17 @@ func (s *Set) of(kinds ...fault.Kind) []fault.Fault {
 
 // fired counts an effect of a fault, and ends it where that was the last one.
 func (s *Set) fired(id string, over func(fault.Fault) bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.read(); err != nil {
-		return err
-	}
-	at := slices.IndexFunc(s.state.Faults, func(f fault.Fault) bool { return f.ID == id })
-	if at < 0 {
-		return nil // cleared meanwhile
-	}
-	s.state.Faults[at].Fired++
-	if over(s.state.Faults[at]) {
-		s.state.Faults = slices.Delete(s.state.Faults, at, at+1)
-	}
-	return s.keep()
+	return s.change(func() (bool, error) {
+		at := slices.IndexFunc(s.state.Faults, func(f fault.Fault) bool { return f.ID == id })
+		if at < 0 {
+			return false, nil // cleared meanwhile
+		}
+		s.state.Faults[at].Fired++
+		if over(s.state.Faults[at]) {
+			s.state.Faults = slices.Delete(s.state.Faults, at, at+1)
+		}
+		return true, nil
+	})
 }
 
 // wait lets time pass; it ends early with ctx.

@@ -328,6 +328,51 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
+// TestTwoDriversChangeTheFaults: no change of one is lost to the other's, and
+// no ID is given twice.
+func TestTwoDriversChangeTheFaults(t *testing.T) {
+	p := newPlace(t)
+	other, err := NewSet(p.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := p.inject(t, fault.Spec{Kind: fault.SlowPrepare})
+	const each = 25
+	var drivers sync.WaitGroup
+	for _, set := range []*Set{p.Set, other} {
+		drivers.Go(func() {
+			for range each {
+				kept, err := set.Inject(quiet, fault.Spec{Kind: fault.StaleSlice})
+				if err != nil {
+					t.Error(err)
+				}
+				over, err := set.Inject(quiet, fault.Spec{Kind: fault.WithholdSlice})
+				if err != nil {
+					t.Error(err)
+				}
+				if cleared, err := set.Clear(quiet, fault.Selector{ID: over.ID}); err != nil || len(cleared) != 1 {
+					t.Errorf("fault %s, after %s: cleared are %v, %v", over.ID, kept.ID, cleared, err)
+				}
+				if err := set.fired(counted.ID, func(fault.Fault) bool { return false }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	drivers.Wait()
+	list, err := p.List(quiet)
+	if err != nil || len(list) != 1+2*each || list[0].Fired != 2*each {
+		t.Errorf("there are %d faults, the first has fired %d times, %v", len(list), list[0].Fired, err)
+	}
+	ids := map[string]bool{}
+	for _, f := range list {
+		ids[f.ID] = true
+	}
+	if len(ids) != len(list) {
+		t.Errorf("%d faults have %d IDs", len(list), len(ids))
+	}
+}
+
 func TestFileThatCanNotBeRead(t *testing.T) {
 	p := newPlace(t)
 	p.inject(t, fault.Spec{Kind: fault.StaleSlice})
