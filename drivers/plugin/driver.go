@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,6 +38,8 @@ type Driver struct {
 	devices  devices
 	beat     *beat
 	fatal    context.CancelCauseFunc
+	present  *presence
+	hardware answers
 
 	// toPublish receives when there may be something new to publish.
 	toPublish chan struct{}
@@ -68,14 +69,23 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{config: config, metrics: metrics, beat: newBeat(), toPublish: make(chan struct{}, 1)}
+	d := &Driver{config: config, metrics: metrics, beat: newBeat(), toPublish: make(chan struct{}, 1), hardware: newAnswers()}
 	d.observer = &observer{
 		metrics: metrics, recorder: config.Recorder, cdi: config.CDIFolder, data: config.DataFolder, background: klog.FromContext(ctx),
 		node: &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: config.NodeName, UID: config.NodeUID},
 		held: func(namespace, name string) bool { return d.holds(ctx, namespace, name) },
 	}
-	monitor, err := health.New(filepath.Join(config.DataFolder, health.FileName), strings.TrimSpace(string(boot)), config.Clock, config.Recovery)
-	if err != nil {
+	if d.present, err = join(config.DataFolder); err != nil {
+		return nil, err
+	}
+	if err := d.present.sweep(ctx, &config); err != nil {
+		klog.FromContext(ctx).Error(err, "Going on with what other drivers left")
+	}
+	monitor, err := health.New(config.DataFolder, strings.TrimSpace(string(boot)), config.Clock, config.Recovery)
+	if damaged := new(health.DamagedError); errors.As(err, &damaged) && damaged.Recovered {
+		klog.FromContext(ctx).Error(err, "Going on with what was known of the devices' health before its last change")
+		d.observer.event(corev1.EventTypeWarning, EventHealthRecovered, "Starting", "What is known of the devices' health was read from the file before: %v", err)
+	} else if err != nil {
 		klog.FromContext(ctx).Error(err, "Going on without what was known of the devices' health")
 		d.observer.event(corev1.EventTypeWarning, EventHealthForgotten, "Starting", "What was known of the devices' health is lost: %v", err)
 	}
@@ -85,6 +95,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		Store: checkpoint.NewStore(config.DataFolder), CDI: cdi.NewFolder(config.CDIFolder, v1alpha1.DriverName),
 		Hardware: d.devices, Claims: claims{config.Client}, Observer: d.observer, Clock: config.Clock,
 		BootIDFile: config.BootIDFile, StaleAfter: config.StaleAfter, Hooks: config.Hooks,
+		Settled: config.Settled,
 	})
 	return d, nil
 }
@@ -95,14 +106,15 @@ func (d *Driver) Engine() *engine.Engine { return d.engine }
 // Run runs the driver until ctx is done, and then returns nil. Its sockets are
 // gone then; slices, checkpoint and CDI files stay: the driver that comes next
 // goes on with them, and if none comes kubelet removes the slices after 30
-// seconds. An error is one that trying again does not mend.
+// seconds. An error is one that trying again does not mend; hardware that does
+// not answer, also from the start, is none.
 func (d *Driver) Run(ctx context.Context) error {
 	running, fatal := context.WithCancelCause(ctx)
 	defer fatal(nil)
 	d.fatal = fatal
-	// The taints that are known go out with the first slices.
-	if err := d.observe(running); err != nil {
-		return err
+	defer d.present.leave()
+	if err := d.removeSockets(running); err != nil {
+		klog.FromContext(ctx).Error(err, "Going on with the sockets that other drivers left")
 	}
 	helper, err := kubeletplugin.Start(running, plugin{d},
 		kubeletplugin.DriverName(v1alpha1.DriverName),
@@ -164,28 +176,6 @@ func (d *Driver) start(ctx context.Context) {
 	}
 }
 
-// watchHealth asks the hardware until ctx is done.
-func (d *Driver) watchHealth(ctx context.Context) {
-	period := d.config.Clock.NewTicker(d.config.HealthPeriod)
-	defer period.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.config.Inventory.Changed():
-		case <-period.C():
-		}
-		if err := d.observe(ctx); err != nil {
-			// Kubelet is not told anything, and believes nothing after a while.
-			klog.FromContext(ctx).Error(err, "Asking the hardware for its health")
-		}
-		select {
-		case d.toPublish <- struct{}{}:
-		default: // one signal is waiting already and will see this change too
-		}
-	}
-}
-
 // collect looks for claims that are over until ctx is done.
 func (d *Driver) collect(ctx context.Context) {
 	period := d.config.Clock.NewTicker(d.config.CollectPeriod)
@@ -209,6 +199,12 @@ func (d *Driver) publishAll(ctx context.Context, helper *kubeletplugin.Helper) e
 	if d.config.Gate != nil {
 		gate = d.config.Gate.Changed()
 	}
+	// The taints that are known go out with the first slices.
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-d.hardware.answered:
+	}
 	for {
 		if err := d.publish(ctx, helper); err != nil {
 			if ctx.Err() != nil {
@@ -223,28 +219,6 @@ func (d *Driver) publishAll(ctx context.Context, helper *kubeletplugin.Helper) e
 		case <-d.toPublish:
 		}
 	}
-}
-
-// observe asks the hardware, makes known what has changed, and tells kubelet.
-func (d *Driver) observe(ctx context.Context) error {
-	said, err := d.config.Inventory.Health(ctx)
-	if err != nil {
-		return fmt.Errorf("reading health, %w", err)
-	}
-	transitions, err := d.devices.monitor.Observe(said)
-	for _, t := range transitions {
-		d.observer.healthChanged(t)
-	}
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Going on; a restart would forget the devices' health")
-	}
-	report, err := d.devices.report(ctx, d.config.NodeName, d.config.Clock)
-	if err != nil {
-		return err
-	}
-	d.metrics.count(d.devices, report)
-	d.beat.send(report)
-	return nil
 }
 
 // publish hands the slices to the library if they have changed. The library

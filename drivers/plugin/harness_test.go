@@ -44,6 +44,8 @@ type board struct {
 	pool   inventory.Pool
 	report inventory.Report
 	err    error
+	asked  int
+	hang   chan struct{}
 }
 
 func newBoard(gpus int) *board {
@@ -67,8 +69,12 @@ func (b *board) Pool(context.Context) (inventory.Pool, error) {
 }
 
 func (b *board) Health(context.Context) (inventory.Report, error) {
+	if b.hang != nil {
+		<-b.hang
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.asked++
 	return b.report, b.err
 }
 

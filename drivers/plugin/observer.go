@@ -28,6 +28,9 @@ const (
 	EventCheckpointRecovered = "CheckpointRecovered"
 	EventCheckpointRefused   = "CheckpointRefused"
 	EventHealthForgotten     = "HealthForgotten"
+	EventHealthRecovered     = "HealthRecovered"
+	EventHardwareSilent      = "HardwareSilent"
+	EventHardwareAnswers     = "HardwareAnswers"
 	EventClaimCollected      = "StaleClaimCollected"
 )
 
@@ -99,7 +102,7 @@ func (o *observer) removeMetadata(claim types.NamespacedName, uid types.UID) {
 		o.background.Error(err, "Looking for metadata files", "claim", claim.String())
 	}
 	if o.held != nil && !o.held(claim.Namespace, claim.Name) {
-		specs = append(specs, filepath.Join(o.data, "dra-device-metadata", claim.Namespace+"_"+claim.Name))
+		specs = append(specs, filepath.Join(o.data, metadataFolder, claim.Namespace+"_"+claim.Name))
 	}
 	for _, path := range specs {
 		if err := os.RemoveAll(path); err != nil {

@@ -18,8 +18,8 @@ import (
 // Handler serves /metrics, /healthz and /readyz.
 //
 // Healthy is a driver whose two sockets answer, as kubelet would ask. Ready is
-// one that kubelet has registered, whose slices are published and whose state
-// on disk can be used.
+// one whose hardware answers, that kubelet has registered, whose slices are
+// published and whose state on disk can be used.
 func (d *Driver) Handler(metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
@@ -40,6 +40,9 @@ func answer(check func(context.Context) error) http.HandlerFunc {
 
 // Ready says what the driver still waits for.
 func (d *Driver) Ready() error {
+	if err := d.hardware.problem(); err != nil {
+		return err
+	}
 	switch {
 	case !d.started.Load():
 		return fmt.Errorf("the state on disk can't be used, see the log")
