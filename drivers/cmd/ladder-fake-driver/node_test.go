@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"gpuladder.dev/ladder/drivers/node"
 	"gpuladder.dev/ladder/drivers/tiers"
 	"gpuladder.dev/ladder/policies/fault"
 )
@@ -59,15 +60,15 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	o := &nodeOptions{
-		name: "n", podUID: "pod", plugins: filepath.Join(folder, "p"), registrar: filepath.Join(folder, "r"), cdiFolder: filepath.Join(folder, "cdi"),
-		bootIDFile: filepath.Join(folder, "boot"), metrics: freePort(t), allowFaults: true,
-		health: 20 * time.Millisecond, recovery: 20 * time.Millisecond, collect: time.Second, stale: time.Minute,
-	}
-	if err := os.WriteFile(o.bootIDFile, []byte("boot"), 0o600); err != nil {
+	o := &nodeOptions{Options: node.Options{
+		Name: "n", PodUID: "pod", Plugins: filepath.Join(folder, "p"), Registrar: filepath.Join(folder, "r"), CDIFolder: filepath.Join(folder, "cdi"),
+		BootIDFile: filepath.Join(folder, "boot"), Metrics: freePort(t), AllowFaults: true,
+		Health: 20 * time.Millisecond, Recovery: 20 * time.Millisecond, Collect: time.Second, Stale: time.Minute,
+	}}
+	if err := os.WriteFile(o.BootIDFile, []byte("boot"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(o.registrar, 0o700); err != nil {
+	if err := os.Mkdir(o.Registrar, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -88,7 +89,7 @@ func TestNode(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	eventually(t, "slices", func() bool { return published() == "gpu-0/0 gpu-1/0" })
-	faults := fault.NewClient(o.socket(filepath.Join(o.plugins, "gpu.gpuladder.dev")))
+	faults := fault.NewClient(o.Socket())
 	if _, err := faults.Inject(t.Context(), fault.Spec{Kind: fault.Lost, Device: "gpu-1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func TestNode(t *testing.T) {
 	}
 	eventually(t, "recovery", func() bool { return published() == "gpu-0/0 gpu-1/0" })
 
-	response, err := http.Get("http://" + o.metrics + "/metrics") //nolint:noctx // a test's own server
+	response, err := http.Get("http://" + o.Metrics + "/metrics") //nolint:noctx // a test's own server
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,12 +113,12 @@ func TestNode(t *testing.T) {
 		t.Errorf("metrics are\n%s", &body)
 	}
 
-	node, err := client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
+	object, err := client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	node.Labels[tiers.LabelGPUs] = "3"
-	if _, err := client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+	object.Labels[tiers.LabelGPUs] = "3"
+	if _, err := client.CoreV1().Nodes().Update(t.Context(), object, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "another number of GPUs", func() bool { return published() == "gpu-0/0 gpu-1/0 gpu-2/0" })

@@ -15,11 +15,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"gpuladder.dev/ladder/drivers/cmd/internal/exit"
 	"gpuladder.dev/ladder/drivers/fake"
+	"gpuladder.dev/ladder/drivers/node"
 	"gpuladder.dev/ladder/drivers/publish"
 	"gpuladder.dev/ladder/policies/fleet"
 )
@@ -39,7 +38,7 @@ type publishing struct {
 }
 
 func publishCommand() *cobra.Command {
-	p := &publishing{client: connect}
+	p := &publishing{client: node.Connect}
 	cmd := &cobra.Command{
 		Use:   "publish --fleet FLEET",
 		Short: "Publish the GPUs of a fleet to a cluster that has its Nodes",
@@ -176,24 +175,4 @@ func runDrivers(ctx context.Context, client kubernetes.Interface, f *fleet.Fleet
 	}
 	fmt.Fprintf(out, "publishing %d nodes until ended\n", len(nodes))
 	return group.Wait()
-}
-
-// connect makes a client without a limit of its own: the API server's priority
-// and fairness and --parallelism bound what is sent.
-func connect(kubeconfig string) (kubernetes.Interface, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("finding the cluster, %w", err)
-	}
-	config.QPS = -1
-	config.UserAgent = rest.DefaultKubernetesUserAgent()
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("making a client, %w", err)
-	}
-	return client, nil
 }

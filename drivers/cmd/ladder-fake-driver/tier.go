@@ -13,11 +13,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -54,32 +53,11 @@ type tierWatch struct {
 	path     string
 	recorder events.EventRecorder
 	hardware *fake.Hardware
-	held     func(context.Context) (map[types.UID]*checkpoint.Claim, error)
+	// exclusively is [engine.Engine.Exclusively].
+	exclusively func(ctx context.Context, f func(held map[types.UID]*checkpoint.Claim) error) error
 
 	now     tiers.Choice // what the hardware is
 	refused string       // the last words of refusal, so that they are said once
-}
-
-// lookUp waits for the API server; a node that it does not have is an error.
-func lookUp(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
-	var node *corev1.Node
-	backoff := wait.Backoff{Duration: time.Second, Factor: 1.6, Jitter: 0.1, Steps: 1 << 10, Cap: 15 * time.Second}
-	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
-		var err error
-		node, err = client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			return true, nil
-		}
-		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			return false, err
-		}
-		klog.FromContext(ctx).Error(err, "Looking up the node; trying again")
-		return false, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("looking up node %s, %w", name, err)
-	}
-	return node, nil
 }
 
 // begin returns what the node has at the start: what it had before, if there
@@ -106,7 +84,7 @@ func (w *tierWatch) begin(ctx context.Context) (inventory.Pool, error) {
 		return inventory.Pool{}, err
 	}
 	w.now = choice
-	return pool, w.record()
+	return pool, w.record(choice)
 }
 
 func (w *tierWatch) recorded() (tiers.Choice, error) {
@@ -124,8 +102,8 @@ func (w *tierWatch) recorded() (tiers.Choice, error) {
 	return choice, nil
 }
 
-func (w *tierWatch) record() error {
-	data, err := json.Marshal(w.now)
+func (w *tierWatch) record(choice tiers.Choice) error {
+	data, err := json.Marshal(choice)
 	if err != nil {
 		return fmt.Errorf("recording what the node has, %w", err)
 	}
@@ -186,7 +164,11 @@ func (w *tierWatch) follow(ctx context.Context, labels map[string]string) error 
 		w.refused = ""
 		return nil
 	}
-	user, err := w.inUse(ctx)
+	pool, err := w.catalog.Pool(w.node.Name, choice)
+	if err != nil {
+		return err
+	}
+	user, err := w.replace(ctx, choice, pool)
 	if err != nil {
 		return err
 	}
@@ -194,18 +176,61 @@ func (w *tierWatch) follow(ctx context.Context, labels map[string]string) error 
 		w.say(corev1.EventTypeWarning, eventTierRefused, fmt.Sprintf("%sthe labels say %v, and claim %s has a device: delete its Pod, or label the node back", w.keeping(), choice, user))
 		return nil
 	}
-	pool, err := w.catalog.Pool(w.node.Name, choice)
-	if err != nil {
-		return err
-	}
 	w.now = choice
-	if err := w.record(); err != nil {
-		return err
-	}
-	w.hardware.SetPool(pool)
 	w.refused = ""
 	w.say(corev1.EventTypeNormal, eventTierChanged, fmt.Sprintf("The node has %v now", choice))
 	w.refused = ""
+	return nil
+}
+
+// replace makes the node have a pool, unless it names a claim that has a device
+// of the present one, prepared or not. No claim is begun or ended meanwhile. One
+// whose device was looked up before is refused by settled.
+func (w *tierWatch) replace(ctx context.Context, choice tiers.Choice, pool inventory.Pool) (user string, err error) {
+	allocated, err := w.allocated(ctx)
+	if err != nil {
+		return "", err
+	}
+	err = w.exclusively(ctx, func(held map[types.UID]*checkpoint.Claim) error {
+		// The other driver of a rolling update may have made the change: then
+		// whoever has a device has one of the new pool.
+		if recorded, err := w.recorded(); err != nil || recorded != choice {
+			user = allocated
+			for _, claim := range held {
+				user = claim.Namespace + "/" + claim.Name
+			}
+			if user != "" {
+				return nil
+			}
+			if err := w.record(choice); err != nil {
+				return err
+			}
+		}
+		w.hardware.SetPool(pool)
+		return nil
+	})
+	return user, err
+}
+
+// errReplaced occurs for a claim that kubelet wants prepared while the node gets
+// other GPUs. Asking again helps, if they suit it.
+var errReplaced = errors.New("the node's GPUs were replaced by others in this moment, as its label says")
+
+// settled is that of [engine.Config]: whether a pool is what the node has, by
+// the word of whichever driver has changed it last.
+func (w *tierWatch) settled(ctx context.Context, pool inventory.Pool) error {
+	now, err := w.hardware.Pool(ctx)
+	if err != nil {
+		return err
+	}
+	if recorded, err := w.recorded(); err == nil && recorded != (tiers.Choice{}) {
+		if made, err := w.catalog.Pool(w.node.Name, recorded); err == nil {
+			now = made
+		}
+	}
+	if !equality.Semantic.DeepEqual(now, pool) {
+		return errReplaced
+	}
 	return nil
 }
 
@@ -216,15 +241,8 @@ func (w *tierWatch) keeping() string {
 	return fmt.Sprintf("Keeping %v: ", w.now)
 }
 
-// inUse names a claim that has a device of this node, prepared or not.
-func (w *tierWatch) inUse(ctx context.Context) (string, error) {
-	held, err := w.held(ctx)
-	if err != nil {
-		return "", err
-	}
-	for _, claim := range held {
-		return claim.Namespace + "/" + claim.Name, nil
-	}
+// allocated names a claim that is allocated a device of this node.
+func (w *tierWatch) allocated(ctx context.Context) (string, error) {
 	list, err := w.client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return "", fmt.Errorf("listing claims, %w", err)

@@ -18,6 +18,7 @@ import (
 
 	"gpuladder.dev/ladder/drivers/checkpoint"
 	driverfake "gpuladder.dev/ladder/drivers/fake"
+	"gpuladder.dev/ladder/drivers/inventory"
 	"gpuladder.dev/ladder/drivers/tiers"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -35,8 +36,8 @@ func label(t *testing.T, path string, labels map[string]string, objects ...runti
 	l := &labelled{t: t, recorder: events.NewFakeRecorder(10)}
 	l.tierWatch = &tierWatch{
 		client: fake.NewClientset(objects...), catalog: tiers.Default(), path: path, recorder: l.recorder,
-		node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: labels}},
-		held: func(context.Context) (map[types.UID]*checkpoint.Claim, error) { return l.claims, nil },
+		node:        &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: labels}},
+		exclusively: func(_ context.Context, f func(map[types.UID]*checkpoint.Claim) error) error { return f(l.claims) },
 	}
 	pool, err := l.begin(t.Context())
 	if err != nil {
@@ -145,8 +146,8 @@ func TestRecordsThatCanNotBeUsed(t *testing.T) {
 
 func TestErrorsOfTheClusterAreTold(t *testing.T) {
 	l := label(t, filepath.Join(t.TempDir(), tierFileName), tier("l4", "1"))
-	l.held = func(context.Context) (map[types.UID]*checkpoint.Claim, error) {
-		return nil, errors.New("no checkpoint")
+	l.exclusively = func(context.Context, func(map[types.UID]*checkpoint.Claim) error) error {
+		return errors.New("no checkpoint")
 	}
 	if err := l.follow(t.Context(), tier("l4", "2")); err == nil {
 		t.Error("the tier was changed though no one could say whether it is in use")
@@ -154,8 +155,89 @@ func TestErrorsOfTheClusterAreTold(t *testing.T) {
 	l.expect("afterwards", 1)
 }
 
-func TestLookingUpTheNode(t *testing.T) {
-	if _, err := lookUp(t.Context(), fake.NewClientset(), "n"); err == nil || !strings.Contains(err.Error(), "looking up node n") {
+// TestAClaimIsPreparedMeanwhile: it was not there when the API server was asked,
+// and is when the lock is held.
+func TestAClaimIsPreparedMeanwhile(t *testing.T) {
+	l := label(t, filepath.Join(t.TempDir(), tierFileName), tier("l4", "1"))
+	exclusively := l.exclusively
+	l.exclusively = func(ctx context.Context, f func(map[types.UID]*checkpoint.Claim) error) error {
+		l.claims = map[types.UID]*checkpoint.Claim{"uid": {Namespace: "team-a", Name: "late"}}
+		return exclusively(ctx, f)
+	}
+	l.follows(tier("l4", "2"))
+	l.expect("prepared", 1, "claim team-a/late has a device")
+
+	// The change is whole when the lock is given back.
+	inside := 0
+	l.exclusively = func(_ context.Context, f func(map[types.UID]*checkpoint.Claim) error) error {
+		err := f(nil)
+		inside = len(l.hardware.Names())
+		return err
+	}
+	l.follows(tier("l4", "2"))
+	l.expect("free", 2, "FakeTierChanged")
+	if inside != 2 {
+		t.Errorf("under the lock there are %d devices", inside)
+	}
+}
+
+// TestAPoolThatWasLookedUpBefore is no base to prepare a claim on, in this
+// driver and in the other one of a rolling update.
+func TestAPoolThatWasLookedUpBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), tierFileName)
+	first, second := label(t, path, tier("h100", "2")), label(t, path, tier("h100", "2"))
+	pool := func(l *labelled) inventory.Pool {
+		pool, err := l.hardware.Pool(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pool
+	}
+	before := pool(first)
+	if err := errors.Join(first.settled(t.Context(), before), second.settled(t.Context(), before)); err != nil {
+		t.Errorf("nothing has changed: %v", err)
+	}
+	first.follows(tier("l4", "2"))
+	for name, l := range map[string]*labelled{"this driver": first, "the other": second} {
+		if err := l.settled(t.Context(), before); !errors.Is(err, errReplaced) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if err := first.settled(t.Context(), pool(first)); err != nil {
+		t.Error(err)
+	}
+	// A claim is prepared by the one that has changed, and the other follows all
+	// the same.
+	second.claims = map[types.UID]*checkpoint.Claim{"uid": {Namespace: "team-a", Name: "new"}}
+	second.follows(tier("l4", "2"))
+	second.expect("the other", 2, "Normal FakeTierChanged The node has 2 GPUs of tier l4 now")
+	if err := second.settled(t.Context(), pool(second)); err != nil {
+		t.Error(err)
+	}
+	// Without the record each goes by what it has.
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.settled(t.Context(), pool(second)); err != nil {
+		t.Error(err)
+	}
+	if err := second.settled(t.Context(), before); !errors.Is(err, errReplaced) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestAChangeThatCanNotBeRecorded is made when it can.
+func TestAChangeThatCanNotBeRecorded(t *testing.T) {
+	folder := t.TempDir()
+	l := label(t, filepath.Join(folder, tierFileName), tier("l4", "1"))
+	l.path = filepath.Join(folder, "gone", tierFileName)
+	if err := l.follow(t.Context(), tier("l4", "2")); err == nil {
+		t.Error("it was recorded nowhere")
+	}
+	l.expect("not recorded", 1)
+	if err := os.Mkdir(filepath.Dir(l.path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l.follows(tier("l4", "2"))
+	l.expect("recorded", 2, "FakeTierChanged")
 }
