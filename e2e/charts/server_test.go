@@ -4,6 +4,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +50,7 @@ func startServer(t *testing.T) error {
 	if err != nil {
 		return err
 	}
-	running.env = &envtest.Environment{BinaryAssetsDirectory: programs.Dir}
+	running.env = &envtest.Environment{BinaryAssetsDirectory: programs.Dir, ControlPlaneStartTimeout: 2 * time.Minute}
 	if running.config, err = running.env.Start(); err != nil {
 		return err
 	}

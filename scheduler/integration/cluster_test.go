@@ -100,7 +100,7 @@ func startServer(t *testing.T) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)))
-	env := &envtest.Environment{Scheme: scheme}
+	env := &envtest.Environment{Scheme: scheme, ControlPlaneStartTimeout: 2 * time.Minute}
 	for _, doc := range crds.All() {
 		crd := &apiextensionsv1.CustomResourceDefinition{}
 		require.NoError(t, yaml.UnmarshalStrict(doc, crd))

@@ -159,7 +159,9 @@ func TestOtherDriversAreFree(t *testing.T) {
 }
 
 // Devices with admin access stay free for others, so whoever monitors GPUs
-// needs no other scheduler.
+// needs no other scheduler. That is for claims that ask for it, which the API
+// server allows in few namespaces: what an allocation says of itself is not
+// enough.
 func TestAdminAccessIsFree(t *testing.T) {
 	s := server(t)
 	c := claim(t, s.Client, "admin", v1alpha1.DriverName, func(c *resourcev1.ResourceClaim) {
@@ -170,6 +172,10 @@ func TestAdminAccessIsFree(t *testing.T) {
 	if err := as(t, s, stock).Status().Update(t.Context(), watching); err != nil {
 		t.Errorf("admin access is refused: %v", err)
 	}
+	sly := claim(t, s.Client, "admin-unasked", v1alpha1.DriverName)
+	unasked := allocate(sly, v1alpha1.DriverName, "gpu-0")
+	unasked.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(true)
+	apiserver.RequireRefused(t, as(t, s, stock).Status().Update(t.Context(), unasked), policy)
 	plain := claim(t, s.Client, "admin-not", v1alpha1.DriverName)
 	taking := allocate(plain, v1alpha1.DriverName, "gpu-0")
 	taking.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(false)

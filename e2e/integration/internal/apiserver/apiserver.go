@@ -22,6 +22,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -89,6 +90,9 @@ func Get(t testing.TB) *Server {
 	return shared.server
 }
 
+// startWithin bears a machine that is busy with other things.
+const startWithin = 2 * time.Minute
+
 func start(ctx context.Context) (*Server, *envtest.Environment, error) {
 	programs, err := binaries.Ensure(ctx, os.Stderr, "etcd", "kube-apiserver")
 	if err != nil {
@@ -103,9 +107,10 @@ func start(ctx context.Context) (*Server, *envtest.Environment, error) {
 		return nil, nil, fmt.Errorf("building a scheme, %w", err)
 	}
 	env := &envtest.Environment{
-		Scheme:                scheme,
-		BinaryAssetsDirectory: programs.Dir,
-		CRDs:                  definitions,
+		ControlPlaneStartTimeout: startWithin,
+		Scheme:                   scheme,
+		BinaryAssetsDirectory:    programs.Dir,
+		CRDs:                     definitions,
 	}
 	config, err := env.Start()
 	if err != nil {
