@@ -1,9 +1,9 @@
 // Package fault is the driver's side of fault control: it keeps the faults that
 // are in force on a node and has the driver behave by them.
 //
-// Only the fake driver makes a [Set], and only when it is started with
-// --allow-faults. The engine, the publishing and the fake hardware know nothing
-// of faults: they have hooks that are empty in a real driver.
+// A program of a node makes a [Set] only when it is started with --allow-faults.
+// The engine, the publishing and the hardware know nothing of faults: they have
+// hooks that are empty otherwise.
 package fault
 
 import (

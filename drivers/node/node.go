@@ -63,6 +63,12 @@ func (o *Options) Run(ctx context.Context, client kubernetes.Interface, found fu
 	if err := os.MkdirAll(data, 0o750); err != nil {
 		return fmt.Errorf("making data folder, %w", err)
 	}
+	// Before anything is written there.
+	presence, err := plugin.Join(ctx, data, o.CDIFolder)
+	if err != nil {
+		return err
+	}
+	defer presence.Leave()
 	object, err := lookUp(ctx, client, o.Name)
 	if err != nil {
 		return err
@@ -87,7 +93,7 @@ func (o *Options) Run(ctx context.Context, client kubernetes.Interface, found fu
 	}
 	config := plugin.Config{
 		NodeName: o.Name, NodeUID: object.UID, PodUID: types.UID(o.PodUID), Client: client, Inventory: hardware.Inventory,
-		DataFolder: data, RegistrarFolder: o.Registrar, CDIFolder: o.CDIFolder, BootIDFile: o.BootIDFile,
+		DataFolder: data, RegistrarFolder: o.Registrar, CDIFolder: o.CDIFolder, BootIDFile: o.BootIDFile, Presence: presence,
 		HealthPeriod: o.Health, Recovery: o.Recovery, CollectPeriod: o.Collect, StaleAfter: o.Stale,
 		Clock: on.Clock, Registry: registry, Recorder: recorder, Settled: hardware.Settled,
 	}
@@ -98,7 +104,6 @@ func (o *Options) Run(ctx context.Context, client kubernetes.Interface, found fu
 	if err != nil {
 		return err
 	}
-	// Not before: New removes what others were writing when they were killed.
 	if on.Faults != nil {
 		listener, err := fault.Listen(o.Socket())
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -94,6 +95,13 @@ func published(t *testing.T, client *fake.Clientset) string {
 // TestRun: the hardware is made with what it needs, and driven.
 func TestRun(t *testing.T) {
 	client, o := place(t)
+	left := filepath.Join(plugin.DataFolder(o.Plugins), ".tier.json.123.tmp") // by a driver that was killed
+	if err := os.MkdirAll(filepath.Dir(left), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -110,6 +118,9 @@ func TestRun(t *testing.T) {
 			if on.Object.UID != "uid" || on.Client == nil || on.Recorder == nil || on.Registry == nil || on.Clock == nil || on.Faults == nil ||
 				on.BootIDFile != o.BootIDFile || on.DataFolder != plugin.DataFolder(o.Plugins) {
 				t.Errorf("hardware is made with %+v", on)
+			}
+			if _, err := os.Stat(left); !os.IsNotExist(err) {
+				t.Errorf("hardware, which may write, is made before leftovers are removed: %v", err)
 			}
 			return Hardware{
 				Inventory: driverfake.NewHardware(ctx, poolOf("gpu-0", "gpu-1"), on.Faults),
@@ -223,5 +234,21 @@ func TestFlags(t *testing.T) {
 func TestConnectingToNoCluster(t *testing.T) {
 	if _, err := Connect(filepath.Join(t.TempDir(), "gone")); err == nil || !strings.HasPrefix(err.Error(), "finding the cluster, ") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestTheAPIServerIsAway: it is waited for, and its word is final.
+func TestTheAPIServerIsAway(t *testing.T) {
+	client, _ := place(t)
+	asked := 0
+	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		asked++
+		return asked == 1, nil, apierrors.NewServiceUnavailable("it is away")
+	})
+	if node, err := lookUp(t.Context(), client, "n"); err != nil || node.UID != "uid" || asked != 2 {
+		t.Errorf("asked %d times, got %v, %v", asked, node, err)
+	}
+	if _, err := lookUp(t.Context(), client, "other"); !apierrors.IsNotFound(err) || asked != 3 {
+		t.Errorf("asked %d times, got %v", asked, err)
 	}
 }

@@ -70,6 +70,9 @@ type Config struct {
 	// DataFolder holds the driver's files and its socket, RegistrarFolder the
 	// socket by which kubelet finds it, CDIFolder the specs for the runtime.
 	DataFolder, RegistrarFolder, CDIFolder string
+	// Presence is what [Join] has returned for the data folder, where something is
+	// written into it before [New]; otherwise New joins. Run leaves at its end.
+	Presence *Presence
 	// BootIDFile is read for the ID of the node's boot.
 	BootIDFile string
 

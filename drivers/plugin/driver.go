@@ -38,7 +38,7 @@ type Driver struct {
 	devices  devices
 	beat     *beat
 	fatal    context.CancelCauseFunc
-	present  *presence
+	present  *Presence
 	hardware answers
 
 	// toPublish receives when there may be something new to publish.
@@ -75,11 +75,10 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		node: &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: config.NodeName, UID: config.NodeUID},
 		held: func(namespace, name string) bool { return d.holds(ctx, namespace, name) },
 	}
-	if d.present, err = join(config.DataFolder); err != nil {
-		return nil, err
-	}
-	if err := d.present.sweep(ctx, &config); err != nil {
-		klog.FromContext(ctx).Error(err, "Going on with what other drivers left")
+	if d.present = config.Presence; d.present == nil {
+		if d.present, err = Join(ctx, config.DataFolder, config.CDIFolder); err != nil {
+			return nil, err
+		}
 	}
 	monitor, err := health.New(config.DataFolder, strings.TrimSpace(string(boot)), config.Clock, config.Recovery)
 	if damaged := new(health.DamagedError); errors.As(err, &damaged) && damaged.Recovered {
@@ -112,7 +111,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	running, fatal := context.WithCancelCause(ctx)
 	defer fatal(nil)
 	d.fatal = fatal
-	defer d.present.leave()
+	defer d.present.Leave()
 	if err := d.removeSockets(running); err != nil {
 		klog.FromContext(ctx).Error(err, "Going on with the sockets that other drivers left")
 	}

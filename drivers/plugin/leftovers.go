@@ -28,57 +28,55 @@ const presenceFileName = "driver.lock"
 // metadataFolder is where the library keeps metadata, in the data folder.
 const metadataFolder = "dra-device-metadata"
 
-// presence says that a driver runs. The system ends it with the process.
-type presence struct {
-	lock *flock.Flock
-	// alone: no other driver ran at the start, and none will come before join
-	// has returned and sweep been called.
-	alone bool
-}
+// Presence says that a driver runs on the node. The system ends it with the
+// process.
+type Presence struct{ lock *flock.Flock }
 
-// join makes a driver present.
-func join(folder string) (*presence, error) {
-	p := &presence{lock: flock.New(filepath.Join(folder, presenceFileName))}
+// Join makes a driver present. If no other is, it first removes the temporary
+// files that drivers which were killed have left, and the kubelet plugin library
+// in them: no one can be writing such a file then, provided that each driver
+// joins before it writes its first. The data folder must exist.
+func Join(ctx context.Context, dataFolder, cdiFolder string) (*Presence, error) {
+	p := &Presence{lock: flock.New(filepath.Join(dataFolder, presenceFileName))}
 	alone, err := p.lock.TryLock()
-	if err == nil && !alone {
-		err = p.lock.RLock() // whoever is alone is so for a moment only
-	}
 	if err != nil {
 		return nil, fmt.Errorf("locking %s, %w", p.lock.Path(), err)
 	}
-	p.alone = alone
+	if alone {
+		if err := sweep(ctx, dataFolder, cdiFolder); err != nil {
+			klog.FromContext(ctx).Error(err, "Going on with the files that other drivers left")
+		}
+	}
+	// Whoever is alone is so for a moment only.
+	if err := p.lock.RLock(); err != nil {
+		return nil, errors.Join(fmt.Errorf("sharing %s, %w", p.lock.Path(), err), p.lock.Close())
+	}
 	return p, nil
 }
 
-// leave ends it.
-func (p *presence) leave() { _ = p.lock.Close() } // closing a file that was opened can't keep the lock
+// Leave ends it. It can be called again.
+func (p *Presence) Leave() { _ = p.lock.Close() } // closing a file that was opened can't keep the lock
 
-// sweep removes temporary files: the driver's own, and those of the kubelet
-// plugin library. It does nothing while another driver runs, which may be
-// writing them; this one must not write yet. Others can come afterwards.
-func (p *presence) sweep(ctx context.Context, config *Config) error {
-	if !p.alone {
-		return nil
-	}
-	p.alone = false
+// sweep removes temporary files: the driver's own, and those of the library.
+func sweep(ctx context.Context, dataFolder, cdiFolder string) error {
 	var errs []error
-	sweep := func(folder, prefix string) {
+	in := func(folder, prefix string) {
 		removed, err := durable.Sweep(folder, prefix)
 		errs = append(errs, err)
 		if len(removed) > 0 {
 			klog.FromContext(ctx).Info("Removed temporary files of a driver that was killed", "folder", folder, "files", removed)
 		}
 	}
-	sweep(config.DataFolder, "")
+	in(dataFolder, "")
 	// Of claims, and of metadata.
-	sweep(config.CDIFolder, v1alpha1.DriverName+"-")
-	sweep(config.CDIFolder, v1alpha1.DriverName+"_")
-	metadata, err := filepath.Glob(filepath.Join(config.DataFolder, metadataFolder, "*", "*"))
+	in(cdiFolder, v1alpha1.DriverName+"-")
+	in(cdiFolder, v1alpha1.DriverName+"_")
+	metadata, err := filepath.Glob(filepath.Join(dataFolder, metadataFolder, "*", "*"))
 	errs = append(errs, err)
 	for _, folder := range metadata {
-		sweep(folder, "")
+		in(folder, "")
 	}
-	return errors.Join(append(errs, p.lock.RLock())...)
+	return errors.Join(errs...)
 }
 
 // socketPause is between the two looks at a socket that refuses: a driver that
