@@ -17,11 +17,12 @@ import (
 //go:embed lib
 var sources embed.FS
 
-// flags: nothing but what is exported by name is visible, and the library stays
-// loaded once it is, as go-nvml's users may have functions of it bound.
+// flags: nothing but what is exported by name is visible, the library calls its
+// own functions whatever else is loaded, and it stays loaded once it is, since
+// programs may have functions of it bound.
 var flags = []string{
-	"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-fPIC", "-shared", "-pthread",
-	"-Wl,-soname," + LibraryName, "-Wl,-z,nodelete", "-Wl,-z,defs",
+	"-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-fPIC", "-shared", "-pthread",
+	"-Wl,-soname," + LibraryName, "-Wl,-Bsymbolic-functions", "-Wl,-z,nodelete", "-Wl,-z,defs",
 }
 
 // Build compiles the library to a path, with gcc or what CC names; a library

@@ -219,6 +219,7 @@ nvmlDevice_t mig_handle(const struct compute_instance *compute);
 nvmlGpuInstance_t instance_handle(const struct gpu_instance *instance);
 nvmlComputeInstance_t compute_handle(const struct compute_instance *compute);
 nvmlEventSet_t event_set_handle(unsigned index);
+bool is_device(const void *handle);
 bool event_set_index(nvmlEventSet_t set, unsigned *index);
 
 // target_of finds what a handle means; gpu_of refuses MIG devices.

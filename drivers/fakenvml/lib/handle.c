@@ -53,6 +53,11 @@ bool event_set_index(nvmlEventSet_t set, unsigned *index) {
 	return is;
 }
 
+bool is_device(const void *handle) {
+	struct parts parts;
+	return parts_of(handle, &parts) && (parts.kind == KIND_GPU || parts.kind == KIND_MIG);
+}
+
 static nvmlReturn_t find(struct call *call, const void *handle, enum kind kind, struct parts *parts) {
 	REQUIRE(parts_of(handle, parts) && (parts->kind == kind || (kind == KIND_GPU && parts->kind == KIND_MIG)) &&
 	        parts->gpu < world.board.gpu_count, NVML_ERROR_INVALID_ARGUMENT);

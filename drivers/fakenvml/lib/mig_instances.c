@@ -182,8 +182,8 @@ EXPORT nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t handle) {
 
 EXPORT nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t *handles, unsigned int *count) {
 	GPU(count);
-	REQUIRE(handles != NULL, NVML_ERROR_INVALID_ARGUMENT);
 	REQUIRE(world.board.mig && target.state->mig, NVML_ERROR_NOT_SUPPORTED);
+	REQUIRE(handles != NULL, NVML_ERROR_INVALID_ARGUMENT);
 	REQUIRE(profile_by_id(id) != NULL, NVML_ERROR_INVALID_ARGUMENT);
 	*count = 0;
 	for (unsigned i = 0; i < world.state.instance_count; i++) {

@@ -1,14 +1,22 @@
 // The functions of NVML that this library does not simulate. They are there, as
 // in NVIDIA's library, so that a program which calls one goes on: what they say
-// is that the board does not support it, unless a fault has them say otherwise.
+// is that the board does not support it, unless the GPU is lost or a fault has
+// them say otherwise.
 #include "fakenvml.h"
 
-// With no parameters: whatever is passed is left alone.
-#define STUB(name)                      \
-	EXPORT nvmlReturn_t name(void); \
-	EXPORT nvmlReturn_t name(void) { \
-		BEGIN();                \
-		return NVML_ERROR_NOT_SUPPORTED; \
+static nvmlReturn_t unsupported(struct call *call, const void *first) {
+	struct target target;
+	if (is_device(first))
+		TRY(target_of(call, (nvmlDevice_t)first, &target));
+	return NVML_ERROR_NOT_SUPPORTED;
+}
+
+// Whatever is passed after the first parameter is left alone.
+#define STUB(name)                                    \
+	EXPORT nvmlReturn_t name(const void *first);  \
+	EXPORT nvmlReturn_t name(const void *first) { \
+		BEGIN();                              \
+		return unsupported(&call, first);     \
 	}
 
 STUB(nvmlDeviceClearAccountingPids)
