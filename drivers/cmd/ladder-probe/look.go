@@ -62,8 +62,17 @@ type Metadata struct {
 	Devices []string `json:"devices"`
 }
 
+// giver is who gave the container its GPUs.
+type giver int
+
+const (
+	fakeDriver giver = iota // the DRA driver of fake GPUs
+	nvmlDriver              // the DRA driver of NVIDIA's GPUs
+	devicePlugin
+)
+
 // look checks everything; it goes on after a problem, so that one line says all.
-func (c container) look(legacy bool, expect int) Report {
+func (c container) look(from giver, expect int) Report {
 	env := map[string]string{}
 	for _, variable := range c.env {
 		name, value, _ := strings.Cut(variable, "=")
@@ -72,7 +81,11 @@ func (c container) look(legacy bool, expect int) Report {
 	var r Report
 	r.Visible = list(env[variableVisible])
 	r.Model = env[variableModel]
-	r.nodes(c.root)
+	if from == nvmlDriver {
+		r.nvidia(c.root, env)
+	} else {
+		r.nodes(c.root)
+	}
 	switch visible, set := env[variableVisible]; {
 	case !set:
 		r.problem("%s is not set", variableVisible)
@@ -86,10 +99,10 @@ func (c container) look(legacy bool, expect int) Report {
 	}
 	for _, device := range r.Visible {
 		if !slices.Contains(r.Devices, device) {
-			r.problem("/%s/%s is not there", nodeFolder, device)
+			r.problem("device %s of %s is not there", device, variableVisible)
 		}
 	}
-	if legacy {
+	if from == devicePlugin {
 		r.legacy(env)
 	} else {
 		r.each(env)

@@ -40,6 +40,7 @@ func run(ctx context.Context, args []string, c container, stdout, stderr io.Writ
 	}
 	hold := flags.Bool("hold", false, "then wait for SIGTERM, if all is well")
 	legacy := flags.Bool("legacy", false, "expect what the device plugin gives, not what the DRA driver does")
+	nvidia := flags.Bool("nvidia", false, "expect NVIDIA's device nodes")
 	expect := flags.Int("expect", -1, "fail unless there are exactly this many devices")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return exitOK
@@ -50,7 +51,17 @@ func run(ctx context.Context, args []string, c container, stdout, stderr io.Writ
 		fmt.Fprintf(stderr, "ladder-probe: there is nothing to do with %q\n", flags.Args())
 		return exitUsage
 	}
-	report := c.look(*legacy, *expect)
+	from := fakeDriver
+	switch {
+	case *legacy && *nvidia:
+		fmt.Fprintln(stderr, "ladder-probe: --legacy and --nvidia exclude each other")
+		return exitUsage
+	case *legacy:
+		from = devicePlugin
+	case *nvidia:
+		from = nvmlDriver
+	}
+	report := c.look(from, *expect)
 	line, err := json.Marshal(report)
 	if err == nil {
 		_, err = fmt.Fprintf(stdout, "%s\n", line)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -110,7 +111,7 @@ func TestProblems(t *testing.T) {
 	}{
 		"nothing":       {"", nil, nil, []string{"LADDER_VISIBLE_DEVICES is not set", "LADDER_MODEL is not set"}},
 		"empty":         {"", []string{"LADDER_VISIBLE_DEVICES=", "LADDER_MODEL=H100"}, nil, []string{"LADDER_VISIBLE_DEVICES is empty"}},
-		"no node":       {"", good, nil, []string{"/dev/ladder/gpu-0 is not there", "LADDER_DEVICE_GPU_0 is set, and no device in /dev/ladder is meant"}},
+		"no node":       {"", good, nil, []string{"device gpu-0 of LADDER_VISIBLE_DEVICES is not there", "LADDER_DEVICE_GPU_0 is set, and no device in /dev/ladder is meant"}},
 		"a node more":   {"gpu-0 gpu-1", good, nil, []string{"LADDER_DEVICE_GPU_1 is not set, and /dev/ladder/gpu-1 is there"}},
 		"order":         {"gpu-0 gpu-1", []string{"LADDER_VISIBLE_DEVICES=gpu-1,gpu-0", "LADDER_MODEL=T4", "LADDER_DEVICE_GPU_0=T4", "LADDER_DEVICE_GPU_1=T4"}, nil, []string{"LADDER_VISIBLE_DEVICES is not in order: gpu-1,gpu-0"}},
 		"too few":       {"gpu-0", good, []string{"--expect", "2"}, []string{"there are 1 devices, not 2"}},
@@ -192,5 +193,50 @@ func TestNowhereToPrint(t *testing.T) {
 	var stderr bytes.Buffer
 	if code := run(t.Context(), nil, c, full{}, &stderr); code != exitFailed {
 		t.Errorf("ended with %d: %s", code, stderr.String())
+	}
+}
+
+// nvidia makes a container with NVIDIA's nodes.
+func nvidia(t *testing.T, nodes string, env ...string) container {
+	t.Helper()
+	c := place(t, "", env...)
+	for _, node := range strings.Fields(nodes) {
+		if err := os.Symlink("/dev/null", filepath.Join(c.root, nvidiaFolder, node)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+func TestNVIDIAsNodes(t *testing.T) {
+	two := []string{"LADDER_VISIBLE_DEVICES=gpu-11-00,gpu-12-00", "LADDER_MODEL=H100", "LADDER_DEVICE_GPU_11_00=H100", "LADDER_DEVICE_GPU_12_00=H100"}
+	slices := []string{"LADDER_VISIBLE_DEVICES=gpu-11-00-mig-1g10gb-19-0,gpu-11-00-mig-1g10gb-19-1", "LADDER_MODEL=H100",
+		"LADDER_DEVICE_GPU_11_00_MIG_1G10GB_19_0=H100", "LADDER_DEVICE_GPU_11_00_MIG_1G10GB_19_1=H100"}
+	for name, test := range map[string]struct {
+		c       container
+		devices int
+		problem string
+	}{
+		"two GPUs":                      {c: nvidia(t, "nvidia0 nvidia1 nvidiactl nvidia-uvm", two...), devices: 2},
+		"two partitions of one GPU":     {c: nvidia(t, "nvidia0 nvidiactl", slices...), devices: 2},
+		"a GPU that was not asked for":  {c: nvidia(t, "nvidia0 nvidia1 nvidia2 nvidiactl", two...), devices: 2, problem: "[nvidia0 nvidia1 nvidia2] for the devices"},
+		"a GPU without a node":          {c: nvidia(t, "nvidia0 nvidiactl", two...), devices: 2, problem: "[nvidia0] for the devices"},
+		"no node for all":               {c: nvidia(t, "nvidia0 nvidia1", two...), devices: 2, problem: "/dev/nvidiactl is not there"},
+		"no partition's node":           {c: nvidia(t, "nvidiactl", slices...), devices: 2, problem: "[] for the devices"},
+		"a variable that nobody set":    {c: nvidia(t, "nvidia0 nvidia1 nvidiactl", two[1:]...), devices: 2, problem: "LADDER_VISIBLE_DEVICES is not set"},
+		"a device that nothing belongs": {c: nvidia(t, "nvidia0 nvidiactl", two[:3]...), devices: 1, problem: "device gpu-12-00 of LADDER_VISIBLE_DEVICES is not there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, report := probe(t, test.c, "--nvidia")
+			if len(report.Devices) != test.devices {
+				t.Errorf("got devices %v, want %d", report.Devices, test.devices)
+			}
+			if said := strings.Join(report.Problems, "; "); (said == "") != (test.problem == "") || !strings.Contains(said, test.problem) {
+				t.Errorf("got problems %q, want %q", said, test.problem)
+			}
+		})
+	}
+	if code := run(t.Context(), []string{"--nvidia", "--legacy"}, place(t, ""), io.Discard, io.Discard); code != exitUsage {
+		t.Errorf("got exit code %d, want %d for two drivers at once", code, exitUsage)
 	}
 }
