@@ -3,7 +3,6 @@ package fakenvml
 // This file has things happen to boards.
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -54,18 +53,65 @@ type Remap struct {
 	Pending, Failure           bool
 }
 
-// GPUs is how many GPUs were installed.
-func (c Control) GPUs() (int, error) {
+// Installed are the GPUs that were installed, in their order.
+func (c Control) Installed() ([]GPU, error) {
 	data, err := os.ReadFile(filepath.Join(c.Dir, confName))
 	if err != nil {
-		return 0, fmt.Errorf("reading board, %w", err)
+		return nil, fmt.Errorf("reading board, %w", err)
 	}
-	return bytes.Count(data, []byte("\ngpu ")), nil
+	var gpus []GPU
+	for line := range strings.Lines(string(data)) {
+		var g GPU
+		var serial string
+		n, err := fmt.Sscanf(line, "gpu %s %s %d %d %d %d %d %d", &g.UUID, &serial, &g.Domain, &g.Bus, &g.Device, &g.Root, &g.Minor, &g.NUMANode)
+		if n == 0 {
+			continue // another line
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading board, line %q, %w", strings.TrimSpace(line), err)
+		}
+		gpus = append(gpus, g)
+	}
+	return gpus, nil
+}
+
+// Find is the number of a GPU by what people call it: the number itself, its
+// UUID, its PCI address, or the address as device names have it: gpu-11-00.
+func (c Control) Find(name string) (int, error) {
+	gpus, err := c.Installed()
+	if err != nil {
+		return 0, err
+	}
+	var names []string
+	for i, g := range gpus {
+		if name == strconv.Itoa(i) || strings.EqualFold(name, g.UUID) || strings.EqualFold(name, g.BusID()) || name == g.Name() {
+			return i, nil
+		}
+		names = append(names, g.Name())
+	}
+	return 0, &UnknownGPUError{Name: name, Known: names}
+}
+
+// UnknownGPUError occurs where a GPU is named that is not there.
+type UnknownGPUError struct {
+	Name string
+	// Known are the names by address of those that are.
+	Known []string
+}
+
+func (e *UnknownGPUError) Error() string {
+	return fmt.Sprintf("there is no GPU %q; there are %s", e.Name, strings.Join(e.Known, ", "))
+}
+
+// gpus is how many GPUs were installed.
+func (c Control) gpus() (int, error) {
+	gpus, err := c.Installed()
+	return len(gpus), err
 }
 
 // on changes the state of one GPU.
 func (c Control) on(gpu int, make func(s *state)) error {
-	count, err := c.GPUs()
+	count, err := c.gpus()
 	if err != nil {
 		return err
 	}
@@ -190,7 +236,7 @@ func (c Control) fault(kind, function string, gpu int, value uint64) error {
 	where := "-"
 	if gpu != AllGPUs {
 		where = strconv.Itoa(gpu)
-		if count, err := c.GPUs(); err != nil || gpu < 0 || gpu >= count {
+		if count, err := c.gpus(); err != nil || gpu < 0 || gpu >= count {
 			return errors.Join(err, fmt.Errorf("there is no GPU %d of %d", gpu, count))
 		}
 	}
@@ -294,7 +340,7 @@ func (s *state) reset(gpu int) {
 // Reboot restarts the machine: all GPUs are reset, those that had vanished are
 // there again, the driver is loaded, and modes are what they are by default.
 func (c Control) Reboot() error {
-	count, err := c.GPUs()
+	count, err := c.gpus()
 	if err != nil {
 		return err
 	}

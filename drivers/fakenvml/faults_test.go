@@ -246,3 +246,25 @@ func TestMalformedFiles(t *testing.T) {
 	m.must(os.Remove(filepath.Join(m.Dir, stateName)))
 	equal(t, "without a state", value[int](m)(m.DeviceGetCount()), 2)
 }
+
+// TestFind: a GPU has several names.
+func TestFind(t *testing.T) {
+	m := newMachine(t, "l4", 4)
+	installed, err := m.Installed()
+	m.must(err)
+	equal(t, "installed", installed, Machine{Name: "node-1", GPUs: 4}.Places())
+	for _, name := range []string{"2", installed[2].UUID, strings.ToUpper(installed[2].BusID()), "gpu-21-00"} {
+		gpu, err := m.Find(name)
+		m.must(err)
+		equal(t, name, gpu, 2)
+	}
+	_, err = m.Find("gpu-2")
+	equal(t, "error", err, `there is no GPU "gpu-2"; there are gpu-11-00, gpu-12-00, gpu-21-00, gpu-22-00`)
+	for name, err := range map[string]error{
+		"lost": m.Lost(4), "link": m.NVLink(0, 36, false), "hang": m.Hang("a b", AllGPUs, 0), "fail": m.Fail("a", 7, 1),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -39,6 +39,14 @@ func (g GPU) BusID() string {
 	return fmt.Sprintf("%04x:%02x:%02x.0", g.Domain, g.Bus, g.Device)
 }
 
+// Name is the address as device names have it: gpu-11-00.
+func (g GPU) Name() string {
+	if g.Domain != 0 {
+		return fmt.Sprintf("gpu-%04x-%02x-%02x", g.Domain, g.Bus, g.Device)
+	}
+	return fmt.Sprintf("gpu-%02x-%02x", g.Bus, g.Device)
+}
+
 // gpusPerRoot GPUs are behind one switch.
 const gpusPerRoot = 2
 
@@ -127,6 +135,13 @@ func Install(dir string, board Board, machine Machine) error {
 		}
 		return nil
 	})
+}
+
+// IsInstalled says whether a folder has just this hardware, whatever has happened
+// to it since.
+func IsInstalled(dir string, board Board, machine Machine) bool {
+	conf, err := os.ReadFile(filepath.Join(dir, confName))
+	return err == nil && string(conf) == render(board, machine)
 }
 
 // confName is the file of the hardware.
