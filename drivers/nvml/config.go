@@ -117,6 +117,9 @@ func ParsePolicy(data []byte) (Policy, error) {
 	return policy, append(errs, policy.validate()...).ToAggregate()
 }
 
+// Validate says what can't be meant.
+func (p *Policy) Validate() error { return p.validate().ToAggregate() }
+
 // Severities that a policy can name.
 var severities = map[string]inventory.Severity{
 	inventory.Healthy.String(): inventory.Healthy, inventory.Suspect.String(): inventory.Suspect, inventory.Failed.String(): inventory.Failed,
@@ -274,7 +277,7 @@ func (c *Config) defaults() error {
 	if c.NVML == nil || c.Editor == nil {
 		return errors.New("the library or the editor is missing")
 	}
-	if err := c.Policy.validate().ToAggregate(); err != nil {
+	if err := c.Policy.Validate(); err != nil {
 		return err
 	}
 	for _, d := range []struct {

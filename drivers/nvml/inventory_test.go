@@ -75,6 +75,34 @@ func TestDriverThatGoesAway(t *testing.T) {
 	})
 }
 
+// TestDriverThatWasReplaced ends the inventory: only another process can open
+// the new library.
+func TestDriverThatWasReplaced(t *testing.T) {
+	n := newNode(1)
+	config := quick(n, t.TempDir())
+	config.Editor, config.MemoryFile = &editor{}, ""
+	i, err := New(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- i.Run(t.Context()) }()
+	if pool, err := i.Pool(t.Context()); err != nil || len(pool.Devices) != 1 {
+		t.Fatalf("got %v, %v", pool, err)
+	}
+	n.change(func() {
+		n.failing["count"], n.initErr = nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH
+	})
+	select {
+	case err := <-ended:
+		if !errors.Is(err, ErrOutdated) {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it does not end")
+	}
+}
+
 // TestLostGPUIsKept over restarts of the driver, until the node boots.
 func TestLostGPUIsKept(t *testing.T) {
 	n := newNode(2)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
@@ -21,21 +22,38 @@ func (i *Inventory) backoff() *wait.Backoff {
 	return &wait.Backoff{Duration: i.config.RetryLimit / 30, Factor: 1.7, Jitter: 0.1, Steps: 1 << 20, Cap: i.config.RetryLimit}
 }
 
-// Run follows the hardware until ctx is done, and then returns nil. Nothing
-// that NVML does, or fails to do, ends it before.
+// ErrOutdated ends Run: NVIDIA's driver was replaced by one of another version,
+// and the library of the old one, which this process has opened, can't be
+// replaced in it. The next process opens the new one.
+var ErrOutdated = errors.New("NVIDIA's driver was replaced, and its library can only be opened anew by another process")
+
+// outdatedAfter is how often the versions must not fit before it is believed:
+// files and kernel driver are not replaced at the same moment.
+const outdatedAfter = 3
+
+// Run follows the hardware until ctx is done, and then returns nil. Nothing that
+// NVML does, or fails to do, ends it before, but [ErrOutdated].
 func (i *Inventory) Run(ctx context.Context) error {
 	defer i.lookedAt()
 	retry := i.backoff()
+	opened, misfits := false, 0
 	for ctx.Err() == nil {
 		s, all, err := i.open(ctx)
 		if err != nil && ctx.Err() == nil {
 			i.setAway(ctx, err)
+			if misfits++; !errors.Is(err, nvml.ERROR_LIB_RM_VERSION_MISMATCH) {
+				misfits = 0
+			}
+			if opened && misfits >= outdatedAfter {
+				return ErrOutdated
+			}
 			i.sleep(ctx, retry.Step())
 			continue
 		}
 		if err != nil {
 			break
 		}
+		opened, misfits = true, 0
 		incomplete := i.adopt(ctx, s, all)
 		if !incomplete && !i.missesOne() {
 			retry = i.backoff()

@@ -29,6 +29,10 @@ type Roots struct {
 	// Dev is the folder that has dev in it, as this process sees it, and
 	// DevOnHost as the runtime does. Defaults: Driver, DriverOnHost.
 	Dev, DevOnHost string
+	// Proc is the folder that has proc with what NVIDIA's kernel driver says of MIG
+	// instances. Default: /, the kernel's own. nvcdi reads only that, so with
+	// another one MIG devices are not its work; see mig.go.
+	Proc string
 	// Hook is nvidia-cdi-hook on the host. Without it there are no hooks: no
 	// library cache is updated in containers, and no links are made.
 	Hook string
@@ -43,6 +47,7 @@ func (r *Roots) Defaults() {
 		{&r.Driver, func() string { return "/" }},
 		{&r.DriverOnHost, func() string { return r.Driver }},
 		{&r.Dev, func() string { return r.Driver }},
+		{&r.Proc, func() string { return "/" }},
 		{&r.DevOnHost, func() string {
 			if r.Dev != r.Driver {
 				return r.Dev
@@ -104,7 +109,12 @@ func (g *Generator) Edits(uuid string) (specs.ContainerEdits, error) {
 	if err != nil {
 		return specs.ContainerEdits{}, fmt.Errorf("asking nvcdi, %w", err)
 	}
-	devices, err := generator.GetDeviceSpecsByID(uuid)
+	var devices []specs.Device
+	if g.roots.Proc != "/" && strings.HasPrefix(uuid, "MIG-") {
+		devices, err = g.migDevices(generator, uuid)
+	} else {
+		devices, err = generator.GetDeviceSpecsByID(uuid)
+	}
 	if err != nil {
 		return specs.ContainerEdits{}, fmt.Errorf("finding the device nodes of %s, %w", uuid, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxh100"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"golang.org/x/sys/unix"
@@ -142,12 +143,62 @@ func TestWhatIsMissing(t *testing.T) {
 	}
 }
 
+// TestMIGDevice: the board's node, and those by which the kernel lets a process
+// at its instances.
+func TestMIGDevice(t *testing.T) {
+	machine, folder := driver(t)
+	parent := machine.Devices[1].(*server.Device)
+	whole := machine.DeviceGetHandleByUUIDFunc
+	machine.DeviceGetHandleByUUIDFunc = func(uuid string) (nvml.Device, nvml.Return) {
+		if uuid != "MIG-1" {
+			return whole(uuid)
+		}
+		return &mock.Device{
+			GetDeviceHandleFromMigDeviceHandleFunc: func() (nvml.Device, nvml.Return) { return parent, nvml.SUCCESS },
+			GetGpuInstanceIdFunc:                   func() (int, nvml.Return) { return 5, nvml.SUCCESS },
+			GetComputeInstanceIdFunc:               func() (int, nvml.Return) { return 0, nvml.SUCCESS },
+		}, nvml.SUCCESS
+	}
+	minors := filepath.Join(folder, "proc/driver/nvidia-caps/mig-minors")
+	if err := os.MkdirAll(filepath.Dir(minors), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(minors, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("config 1\nmonitor 2\ngpu0/gi5/access 7\ngpu1/gi5/access 66\ngpu1/gi5/ci0/access 67\ngpu1/gi5/ci1/access 68\n")
+	if err := os.MkdirAll(filepath.Join(folder, "dev/nvidia-caps"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	generator := New(t.Context(), machine, Roots{Driver: folder, DriverOnHost: "/host", Proc: folder})
+	edits, err := generator.Edits("MIG-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"/dev/nvidia-caps/nvidia-cap66 of /host/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67 of /host/dev/nvidia-caps/nvidia-cap67",
+		"/dev/nvidia1 of /host/dev/nvidia1", "/dev/nvidiactl of /host/dev/nvidiactl",
+	}
+	if got := nodes(edits); !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+	for what, content := range map[string]string{"not there": "config 1\n", "damaged": "gpu1/gi5/access x\ngpu1/gi5/ci0/access 67\n"} {
+		write(content)
+		if _, err := generator.Edits("MIG-1"); err == nil || !strings.Contains(err.Error(), "gpu1/gi5/access") {
+			t.Errorf("a capability that is %s: %v", what, err)
+		}
+	}
+}
+
 func TestRoots(t *testing.T) {
 	for name, test := range map[string]struct{ given, want Roots }{
-		"nothing":    {Roots{}, Roots{"/", "/", "/", "/", ""}},
-		"one root":   {Roots{Driver: "/run/nvidia/driver/"}, Roots{"/run/nvidia/driver", "/run/nvidia/driver", "/run/nvidia/driver", "/run/nvidia/driver", ""}},
-		"mounted":    {Roots{Driver: "/driver", DriverOnHost: "/run/nvidia/driver"}, Roots{"/driver", "/run/nvidia/driver", "/driver", "/run/nvidia/driver", ""}},
-		"host's dev": {Roots{Driver: "/driver", Dev: "/"}, Roots{"/driver", "/driver", "/", "/", ""}},
+		"nothing":    {Roots{}, Roots{"/", "/", "/", "/", "/", ""}},
+		"one root":   {Roots{Driver: "/run/nvidia/driver/"}, Roots{"/run/nvidia/driver", "/run/nvidia/driver", "/run/nvidia/driver", "/run/nvidia/driver", "/", ""}},
+		"mounted":    {Roots{Driver: "/driver", DriverOnHost: "/run/nvidia/driver"}, Roots{"/driver", "/run/nvidia/driver", "/driver", "/run/nvidia/driver", "/", ""}},
+		"host's dev": {Roots{Driver: "/driver", Dev: "/"}, Roots{"/driver", "/driver", "/", "/", "/", ""}},
 	} {
 		if test.given.Defaults(); test.given != test.want {
 			t.Errorf("%s: got %+v", name, test.given)
