@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -84,7 +86,30 @@ func claimSpec(spec *v1alpha1.AcceleratorPolicySpec) resourcev1.ResourceClaimSpe
 			FirstAvailable: alternatives,
 		}},
 		Constraints: constraints(spec),
+		Config:      parameters(spec),
 	}}
+}
+
+// parameters tell the driver how the devices are shared, whichever tier they
+// are of. Where nothing is to be set there are none, so that claims of policies
+// that say nothing of it work with every version of the driver.
+func parameters(spec *v1alpha1.AcceleratorPolicySpec) []resourcev1.DeviceClaimConfiguration {
+	sharing := spec.Sharing.Canonical()
+	if sharing == nil {
+		return nil
+	}
+	sharing.Default()
+	raw, err := json.Marshal(v1alpha1.GPUConfig{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.GPUConfigKind},
+		Sharing:  sharing,
+	})
+	if err != nil {
+		// The type holds nothing that JSON can't write.
+		panic(fmt.Sprintf("writing parameters, %v", err))
+	}
+	return []resourcev1.DeviceClaimConfiguration{{DeviceConfiguration: resourcev1.DeviceConfiguration{
+		Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: spec.Driver, Parameters: runtime.RawExtension{Raw: raw}},
+	}}}
 }
 
 // tolerations is what onUnhealthy makes of the taint that marks a confirmed

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -173,16 +175,56 @@ func TestNothingIsDropped(t *testing.T) {
 			t.Errorf("the template does not say that the scheduler carries %q: %q", want, carried)
 		}
 	}
-	// In the claim: driver, count, constraints, tiers, mixModels (the tests
-	// above). Neither: who may use it and which revision is active.
+	// In the claim: driver, count, constraints, tiers, mixModels, sharing (the
+	// tests above). Neither: who may use it and which revision is active.
 	known := []string{
-		"Driver", "Count", "Constraints", "Tiers", "MixModels", "Ranking", "PreferAttributes", "Preempts", "Retry", "OnUnhealthy",
+		"Driver", "Count", "Constraints", "Tiers", "MixModels", "Ranking", "PreferAttributes", "Preempts", "Retry", "OnUnhealthy", "Sharing",
 		"NamespaceSelector", "ActiveRevision",
 	}
 	fields := reflect.TypeFor[v1alpha1.AcceleratorPolicySpec]()
 	for i := range fields.NumField() {
 		if !slices.Contains(known, fields.Field(i).Name) {
 			t.Errorf("spec has a new field, %s: compile it, carry it or refuse it, then list it here", fields.Field(i).Name)
+		}
+	}
+}
+
+// TestSharingGoesToTheDriver, in parameters that it reads as they were meant,
+// and only where something is to be set.
+func TestSharingGoesToTheDriver(t *testing.T) {
+	with := func(sharing *v1alpha1.Sharing) []resourcev1.DeviceClaimConfiguration {
+		return templateOf(t, v1alpha1.AcceleratorPolicySpec{Tiers: []v1alpha1.Tier{{Name: "any"}}, Sharing: sharing}).Spec.Spec.Devices.Config
+	}
+	for _, none := range []*v1alpha1.Sharing{nil, {}, {Strategy: v1alpha1.SharingExclusive}} {
+		if got := with(none); got != nil {
+			t.Errorf("%+v became %+v", none, got)
+		}
+	}
+	limit := resource.MustParse("2Gi")
+	for _, asked := range []*v1alpha1.Sharing{
+		{Strategy: v1alpha1.SharingTimeSlicing},
+		{Strategy: v1alpha1.SharingTimeSlicing, TimeSlicing: &v1alpha1.TimeSlicing{Interval: v1alpha1.IntervalShort}},
+		{Strategy: v1alpha1.SharingMPS, MPS: &v1alpha1.MPS{ActiveThreadPercentage: ptr.To[int32](30), PinnedDeviceMemoryLimit: &limit}},
+	} {
+		got := with(asked)
+		if len(got) != 1 || len(got[0].Requests) != 0 || got[0].Opaque == nil || got[0].Opaque.Driver != v1alpha1.DriverName {
+			t.Fatalf("%+v became %+v", asked, got)
+		}
+		read, err := v1alpha1.DecodeGPUConfig(got[0].Opaque.Parameters.Raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !apiequality.Semantic.DeepEqual(read.Sharing, asked) {
+			t.Errorf("%+v is read as %+v", asked, read.Sharing)
+		}
+	}
+	for name, spec := range map[string]v1alpha1.AcceleratorPolicySpec{
+		"contradicts constraints.isolation":      {Constraints: v1alpha1.Constraints{Isolation: v1alpha1.IsolationExclusive}},
+		"that driver has parameters of its own": {Driver: v1alpha1.NVIDIADriverName},
+	} {
+		spec.Tiers, spec.Sharing = []v1alpha1.Tier{{Name: "any"}}, &v1alpha1.Sharing{Strategy: v1alpha1.SharingMPS}
+		if _, err := compile.Revision(policyOf(spec), 1); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("got %v, want %s", err, name)
 		}
 	}
 }

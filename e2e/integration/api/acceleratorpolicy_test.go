@@ -301,6 +301,40 @@ func TestOnUnhealthy(t *testing.T) {
 	})
 }
 
+func TestSharing(t *testing.T) {
+	sharing := func(s v1alpha1.Sharing, change func(*v1alpha1.AcceleratorPolicySpec)) *v1alpha1.AcceleratorPolicy {
+		p := policy(change)
+		p.Spec.Sharing = &s
+		return p
+	}
+	exclusively := func(s *v1alpha1.AcceleratorPolicySpec) { s.Constraints.Isolation = v1alpha1.IsolationExclusive }
+	shared := func(s *v1alpha1.AcceleratorPolicySpec) { s.Constraints.Isolation = v1alpha1.IsolationShared }
+	nvidia := func(s *v1alpha1.AcceleratorPolicySpec) { s.Driver = v1alpha1.NVIDIADriverName }
+	slices := v1alpha1.Sharing{Strategy: v1alpha1.SharingTimeSlicing, TimeSlicing: &v1alpha1.TimeSlicing{Interval: v1alpha1.IntervalLong}}
+	mps := func(percentage int32, limit string) v1alpha1.Sharing {
+		return v1alpha1.Sharing{Strategy: v1alpha1.SharingMPS, MPS: &v1alpha1.MPS{
+			ActiveThreadPercentage: ptr.To(percentage), PinnedDeviceMemoryLimit: ptr.To(resource.MustParse(limit)),
+		}}
+	}
+	strategy := []string{"spec.sharing.strategy"}
+	judge(t, []judgement{
+		{name: "nothing said", object: sharing(v1alpha1.Sharing{}, exclusively)},
+		{name: "default interval", object: sharing(v1alpha1.Sharing{Strategy: v1alpha1.SharingTimeSlicing, TimeSlicing: &v1alpha1.TimeSlicing{}}, nil)},
+		{name: "time slicing", object: sharing(slices, shared)},
+		{name: "MPS", object: sharing(mps(100, "1Mi"), nil)},
+		{name: "exclusive for NVIDIA's driver", object: sharing(v1alpha1.Sharing{Strategy: v1alpha1.SharingExclusive}, nvidia)},
+		{name: "unknown strategy", object: sharing(v1alpha1.Sharing{Strategy: "Both"}, nil), refused: strategy},
+		{name: "unknown interval", object: sharing(v1alpha1.Sharing{Strategy: v1alpha1.SharingTimeSlicing, TimeSlicing: &v1alpha1.TimeSlicing{Interval: "Tiny"}}, nil), refused: []string{"spec.sharing.timeSlicing.interval"}},
+		{name: "time slicing beside isolation", object: sharing(slices, exclusively), refused: strategy},
+		{name: "MPS for NVIDIA's driver", object: sharing(mps(1, "1Gi"), nvidia), refused: strategy},
+		{name: "interval without time slicing", object: sharing(v1alpha1.Sharing{Strategy: v1alpha1.SharingMPS, TimeSlicing: slices.TimeSlicing}, nil), refused: []string{"spec.sharing.timeSlicing"}},
+		{name: "limits without MPS", object: sharing(v1alpha1.Sharing{MPS: &v1alpha1.MPS{}}, nil), refused: []string{"spec.sharing.mps"}},
+		{name: "no threads", object: sharing(mps(0, "1Gi"), nil), refused: []string{"spec.sharing.mps.activeThreadPercentage"}},
+		{name: "too many threads", object: sharing(mps(101, "1Gi"), nil), refused: []string{"spec.sharing.mps.activeThreadPercentage"}},
+		{name: "less than a MiB", object: sharing(mps(1, "1048575"), nil), refused: []string{"spec.sharing.mps.pinnedDeviceMemoryLimit"}},
+	})
+}
+
 // TestLabelSyntax pins the one place where the API server is more lenient than
 // Validate: CEL's cost limits don't let a CRD look into the unbounded strings
 // of a label selector. The policy controller validates again and says so.

@@ -32,6 +32,8 @@ type AcceleratorPolicy struct {
 // AcceleratorPolicySpec is the content of a policy. Everything but
 // activeRevision is copied into each PolicyRevision.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.sharing) || !has(self.sharing.strategy) || self.sharing.strategy == 'Exclusive' || self.driver != 'gpu.nvidia.com'",message="with driver gpu.nvidia.com must be Exclusive, since that driver has parameters of its own",fieldPath=".sharing.strategy"
+// +kubebuilder:validation:XValidation:rule="!has(self.sharing) || !has(self.sharing.strategy) || self.sharing.strategy == 'Exclusive' || !has(self.constraints) || !has(self.constraints.isolation) || self.constraints.isolation != 'Exclusive'",message="contradicts constraints.isolation, which is Exclusive",fieldPath=".sharing.strategy"
 // +kubebuilder:validation:XValidation:rule="!has(self.preferAttributes) || !has(self.constraints) || !has(self.constraints.matchAttributes) || !self.preferAttributes.exists(a, a in self.constraints.matchAttributes)",message="contradicts constraints.matchAttributes, which demands the same attribute",fieldPath=".preferAttributes"
 // +kubebuilder:validation:XValidation:rule="self.driver != 'gpu.nvidia.com' || !self.tiers.exists(t, has(t.models) && t.models.exists(m, m.contains(' ') || m.contains('-')))",message="with driver gpu.nvidia.com a model is one word of productName, without space or hyphen",fieldPath=".tiers"
 // +kubebuilder:validation:XValidation:rule="self.tiers.all(j, b, self.tiers.all(i, a, i >= j || (has(a.count) ? a.count : self.count) > (has(b.count) ? b.count : self.count) || (has(a.after) && duration(a.after) > (has(b.after) ? duration(b.after) : duration('0s'))) || (has(a.models) && a.models.size() > 0 && (!has(b.models) || b.models.size() == 0 || !b.models.all(m, m in a.models))) || (has(a.selectors) && a.selectors.size() > 0 && !(has(b.selectors) && a.selectors.all(x, x in b.selectors)))))",message="a tier can never be used when one before it accepts all of its devices, needs no more of them and no longer wait",fieldPath=".tiers"
@@ -97,6 +99,12 @@ type AcceleratorPolicySpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && e.values.size() > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || e.values.size() == 0))",message="operator must be In or NotIn with values, or Exists or DoesNotExist without",fieldPath=".matchExpressions"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// sharing says how the containers that use one claim share its devices.
+	// Left out: Exclusive, as the device is. It goes into the claim as parameters
+	// for the driver, so only gpu.gpuladder.dev can have another strategy.
+	// +optional
+	Sharing *Sharing `json:"sharing,omitempty"`
 
 	// retry bounds what is tried again after a failure between decision and bind.
 	// +optional

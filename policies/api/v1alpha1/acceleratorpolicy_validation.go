@@ -35,6 +35,7 @@ func (s *AcceleratorPolicySpec) Validate(path *field.Path) field.ErrorList {
 	errs = append(errs, s.validatePreferAttributes(path.Child("preferAttributes"))...)
 	errs = append(errs, validateEnum(s.Preempts, path.Child("preempts"), PreemptsNever, PreemptsBorrowed, PreemptsLowerPriority)...)
 	errs = append(errs, validateLabelSelector(s.NamespaceSelector, path.Child("namespaceSelector"))...)
+	errs = append(errs, s.validateSharing(path.Child("sharing"))...)
 	errs = append(errs, s.Retry.validate(path.Child("retry"))...)
 	errs = append(errs, s.OnUnhealthy.validate(path.Child("onUnhealthy"))...)
 	if s.ActiveRevision != nil && *s.ActiveRevision < 1 {
@@ -159,6 +160,24 @@ func (s *AcceleratorPolicySpec) validatePreferAttributes(path *field.Path) field
 		if slices.Contains(s.Constraints.MatchAttributes, a) {
 			errs = append(errs, field.Invalid(path, a, "contradicts constraints.matchAttributes, which demands the same attribute"))
 		}
+	}
+	return errs
+}
+
+// validateSharing refuses what contradicts the rest of the policy, beside what
+// is wrong by itself.
+func (s *AcceleratorPolicySpec) validateSharing(path *field.Path) field.ErrorList {
+	errs := s.Sharing.Validate(path)
+	if s.Sharing.IsExclusive() {
+		return errs
+	}
+	strategy := path.Child("strategy")
+	if s.Driver == NVIDIADriverName {
+		errs = append(errs, field.Invalid(strategy, s.Sharing.Strategy, fmt.Sprintf(
+			"with driver %s must be %s, since that driver has parameters of its own", NVIDIADriverName, SharingExclusive)))
+	}
+	if s.Constraints.Isolation == IsolationExclusive {
+		errs = append(errs, field.Invalid(strategy, s.Sharing.Strategy, "contradicts constraints.isolation, which is Exclusive"))
 	}
 	return errs
 }

@@ -19,7 +19,8 @@ const HashPrefix = "sha256:"
 // and so does that of every other list.
 //
 // What is hashed is the spec as JSON with sorted keys, without blanks, without
-// empty lists and objects, and with minMemory as a number of bytes.
+// empty lists and objects, with minMemory as a number of bytes, and with sharing as
+// [Sharing.Canonical] has it.
 func (s AcceleratorPolicySpec) ContentHash() string {
 	c := s.DeepCopy()
 	c.ActiveRevision = nil
@@ -28,6 +29,7 @@ func (s AcceleratorPolicySpec) ContentHash() string {
 		// Value rounds up to whole bytes, which is what a minimum means.
 		c.Constraints.MinMemory = resource.NewQuantity(q.Value(), resource.DecimalSI)
 	}
+	c.Sharing = c.Sharing.Canonical()
 	raw, err := canonicalJSON(c)
 	if err != nil {
 		// The type holds nothing that JSON can't write.

@@ -37,9 +37,26 @@ func (s *AcceleratorPolicySpec) Default() {
 	setDefault(&s.Ranking, RankingPacked)
 	setDefault(&s.MixModels, MixModelsNever)
 	setDefault(&s.Preempts, PreemptsNever)
+	s.Sharing.Default()
 	s.Retry.Default()
 	s.OnUnhealthy.Default()
 }
+
+// Default fills in the fields that were left out, as the API server does. What
+// is left out as a whole stays so.
+func (s *Sharing) Default() {
+	if s == nil {
+		return
+	}
+	setDefault(&s.Strategy, SharingExclusive)
+	if s.TimeSlicing != nil {
+		setDefault(&s.TimeSlicing.Interval, IntervalDefault)
+	}
+}
+
+// Default fills in the fields that were left out. No API server does it: the
+// object is a parameter of a claim, and is read by the driver only.
+func (c *GPUConfig) Default() { c.Sharing.Default() }
 
 // Default fills in the fields that were left out, as the API server does.
 func (r *RetryPolicy) Default() {

@@ -6,6 +6,8 @@
 //   - [TenantQuota] says how much of each model a tenant may hold.
 //   - [AllocationDecision] is the record of one decision.
 //   - [DeviceMigration] moves workloads from a device plugin to DRA and back.
+//   - [GPUConfig] is what a claim's parameters ask of Ladder's driver; it is no
+//     object of the cluster.
 //
 // Field names, reason codes, labels and annotations in this package are a
 // contract: they are never renamed within a version.
