@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -162,4 +163,17 @@ func TestEventsReachOtherProcesses(t *testing.T) {
 	equal(t, "listening", first.line()+" "+second.line(), "ready ready")
 	m.must(m.XID(0, 62))
 	equal(t, "told", first.line()+" "+second.line(), "62 62")
+}
+
+// TestFolderOfTheLibrary: without a variable the board is beside the library,
+// also where that is loaded by a link.
+func TestFolderOfTheLibrary(t *testing.T) {
+	m := bareMachine(t)
+	board, err := Tier("a10")
+	m.must(err)
+	root := t.TempDir()
+	_, err = InstallRoot(root, library, board, Machine{Name: "n", GPUs: 2})
+	m.must(err)
+	m.Dir = "" // and with it the variable of the child
+	equal(t, "symbols", m.start("symbols", filepath.Join(root, LibraryFolder(), LibraryName)).line(), "true true true 2 Success")
 }
