@@ -79,6 +79,7 @@ type Edits map[string]specs.ContainerEdits
 func describe(bootID string, claim *checkpoint.Claim) description {
 	return description{BootID: bootID, Claim: checkpoint.Claim{
 		Namespace: claim.Namespace, Name: claim.Name, Phase: checkpoint.PrepareCompleted, Devices: claim.Devices,
+		Sharing: claim.Sharing,
 	}}
 }
 

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 // State is what one node's driver has to remember.
@@ -59,6 +61,9 @@ type Claim struct {
 	Name      string   `json:"name"`
 	Phase     Phase    `json:"phase"`
 	Devices   []Device `json:"devices"`
+	// Sharing says of each device that is set up to be shared how, by name and in
+	// canonical form: what has to be undone. Versions that do not know it keep it.
+	Sharing map[string]v1alpha1.Sharing `json:"sharing,omitempty"`
 	// Since is when the claim came into its phase.
 	Since    time.Time `json:"since,omitzero"`
 	Evidence Evidence  `json:"evidence,omitempty"`
@@ -100,6 +105,13 @@ func (s *State) DeepCopy() *State {
 func (c *Claim) DeepCopy() *Claim {
 	made := *c
 	made.Devices = append([]Device(nil), c.Devices...)
+	made.Sharing = nil
+	for device, sharing := range c.Sharing {
+		if made.Sharing == nil {
+			made.Sharing = map[string]v1alpha1.Sharing{}
+		}
+		made.Sharing[device] = *sharing.DeepCopy()
+	}
 	return &made
 }
 

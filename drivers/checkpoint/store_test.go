@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 func sample(claims int) *State {
@@ -69,6 +71,7 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 	want.Claims["uid-1"].Devices[0].AdminAccess = true
 	want.Claims["uid-2"].Devices[0].ShareID = "share"
 	want.Claims["uid-2"].Evidence = FromCDI
+	want.Claims["uid-2"].Sharing = map[string]v1alpha1.Sharing{"gpu-2": {Strategy: v1alpha1.SharingTimeSlicing}}
 	save(t, s, sample(1), want)
 	if got := load(t, s); got.Origin != Current || !reflect.DeepEqual(got.State, want) {
 		t.Errorf("got %+v, want %+v", got.State, want)
@@ -244,6 +247,12 @@ func TestDeepCopySharesNothing(t *testing.T) {
 	first := sample(1)
 	second := first.DeepCopy()
 	second.Claims["uid-0"].Devices[0].Name = "other"
+	second.Claims["uid-0"].Sharing = map[string]v1alpha1.Sharing{"gpu-0": {Strategy: v1alpha1.SharingMPS}}
+	third := second.DeepCopy()
+	delete(third.Claims["uid-0"].Sharing, "gpu-0")
+	if len(second.Claims["uid-0"].Sharing) != 1 {
+		t.Error("the copy shares a map")
+	}
 	second.Claims["uid-0"].Phase = PrepareStarted
 	second.Claims["uid-9"] = &Claim{}
 	if !reflect.DeepEqual(first, sample(1)) {

@@ -85,6 +85,9 @@ func conflict(wanted, holder *checkpoint.Claim, pool inventory.Pool) *HeldError 
 				if device.ShareID == "" || held.ShareID == "" || device.ShareID == held.ShareID {
 					return &HeldError{Device: device.Name, HolderDevice: held.Name}
 				}
+				if !settingsFit(wanted, holder, device.Name) {
+					return &HeldError{Device: device.Name, HolderDevice: held.Name, OtherSharing: true}
+				}
 			case !fit(pool, device.Name, held.Name):
 				return &HeldError{Device: device.Name, HolderDevice: held.Name}
 			}

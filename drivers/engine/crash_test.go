@@ -11,7 +11,11 @@ import (
 	"time"
 
 	"gpuladder.dev/ladder/drivers/checkpoint"
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
+
+// mps is what parameters of a claim say.
+const mps = `{"strategy":"MPS","mps":{"activeThreadPercentage":50,"pinnedDeviceMemoryLimit":"1024Mi"}}`
 
 // TestCrashAtEveryPoint kills the driver at each point and then does what
 // kubelet does: ask the next driver for the same again, or for the opposite if
@@ -19,7 +23,7 @@ import (
 func TestCrashAtEveryPoint(t *testing.T) {
 	for _, point := range Points() {
 		for _, deleted := range []bool{false, true} {
-			for _, lost := range []string{"", "cdi", "boot", "torn"} {
+			for _, lost := range []string{"", "cdi", "boot", "torn", "all"} {
 				t.Run(fmt.Sprintf("%s/deleted=%v/%s", point, deleted, lost), func(t *testing.T) {
 					crashAt(t, point, deleted, lost)
 				})
@@ -33,7 +37,7 @@ func crashAt(t *testing.T, point Point, deleted bool, lost string) {
 	// Another claim is there before, and must not notice.
 	bystander := n.api.allocate("bystander", "gpu-1")
 	before := n.mustPrepare(bystander)
-	claim := n.api.allocate("c", "gpu-0")
+	claim := n.api.allocateWith("c", mps, "gpu-0")
 	unpreparing := point == BeforeUnprepareCDI || point == AfterUnprepareCDI || point == AfterUnprepareCheckpoint
 	if unpreparing {
 		n.mustPrepare(claim)
@@ -59,8 +63,15 @@ func crashAt(t *testing.T, point Point, deleted bool, lost string) {
 		n.boot("boot-2")
 	case "torn":
 		n.tear(checkpoint.FileName)
+	case "all":
+		n.tear(checkpoint.FileName)
+		n.tear(checkpoint.PreviousFileName)
+		n.api.remove("c") // by force: nothing but the hardware may tell of it
 	}
 	n.restart()
+	if lost == "boot" && len(n.hardware.shares) != 0 {
+		t.Errorf("after a boot devices are shared: %v", n.hardware.shares)
+	}
 
 	// While nobody has said what becomes of the claim, its device is no one
 	// else's if a container may have it.
@@ -82,6 +93,10 @@ func crashAt(t *testing.T, point Point, deleted bool, lost string) {
 		if again := n.mustPrepare(claim); again[0].DeviceName != "gpu-0" {
 			t.Errorf("kubelet is told %+v", again)
 		}
+	}
+	shared := map[bool]v1alpha1.SharingStrategy{false: v1alpha1.SharingMPS}[unpreparing || deleted]
+	if got := n.hardware.sharing("gpu-0", claim.UID); got != shared || len(n.hardware.shares) > 1 {
+		t.Errorf("the device is shared by %q, want %q: %v", got, shared, n.hardware.shares)
 	}
 	if after := n.mustPrepare(bystander); !reflect.DeepEqual(before, after) {
 		t.Errorf("kubelet is told %+v of the other claim, before %+v", after, before)

@@ -4,9 +4,10 @@
 //
 // # Steps
 //
-// Prepare records the claim as started, has the hardware made ready, writes the
-// claim's CDI file, and records it as completed. Unprepare removes the file,
-// has the hardware released and removes the record. Each step can be repeated,
+// Prepare records the claim as started, has the hardware made ready and shared
+// as the claim's parameters ask for, writes the claim's CDI file, and records
+// it as completed. Unprepare removes the file, has the hardware set back and
+// released and removes the record. Each step can be repeated,
 // so whatever the point at which a driver dies, asking again brings the same
 // result as if it had not.
 //
@@ -104,17 +105,20 @@ func Points() []Point {
 	}
 }
 
-// Config is what an engine works with. All but Hooks and Settled
-// is required.
+// Config is what an engine works with. All but Sharer, Hooks and Settled is
+// required.
 type Config struct {
 	// Driver is the driver's name, Pool that of the node's pool.
 	Driver, Pool string
 	Store        *checkpoint.Store
 	CDI          *cdi.Folder
 	Hardware     Hardware
-	Claims       Claims
-	Observer     Observer
-	Clock        clock.PassiveClock
+	// Sharer sets devices up that a claim wants shared; nil where the hardware
+	// can't.
+	Sharer   inventory.Sharer
+	Claims   Claims
+	Observer Observer
+	Clock    clock.PassiveClock
 	// BootIDFile is read each time: /proc/sys/kernel/random/boot_id.
 	BootIDFile string
 	// StaleAfter is how long a claim must have been found gone before what was

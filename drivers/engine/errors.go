@@ -78,9 +78,15 @@ type HeldError struct {
 	Holder       types.NamespacedName
 	HolderUID    types.UID
 	HolderDevice string
+	// OtherSharing: the two could share the device, but want it set up in ways
+	// that exclude each other.
+	OtherSharing bool
 }
 
 func (e *HeldError) Error() string {
+	if e.OtherSharing {
+		return fmt.Sprintf("device %s is held by claim %s (%s), for which it is set up in another way: it can be set anew when that claim is unprepared", e.Device, e.Holder, e.HolderUID)
+	}
 	with := ""
 	if e.HolderDevice != e.Device {
 		with = fmt.Sprintf(", which shares the board as %s", e.HolderDevice)

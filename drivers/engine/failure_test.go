@@ -56,7 +56,7 @@ func TestNoMomentWithoutABootID(t *testing.T) {
 			_ = os.Remove(n.bootFile)
 		}
 	}
-	n.hardware.onEdits = func() { n.boot("boot-1") }
+	n.hardware.onEdits = func() { n.boot("boot-1") } // the same one
 	claim := n.api.allocate("c", "gpu-0")
 	n.mustPrepare(claim)
 	n.expect("prepared", []string{string(claim.UID)}, []string{string(claim.UID) + "=PrepareCompleted"})

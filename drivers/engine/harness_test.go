@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
@@ -27,6 +29,7 @@ import (
 	"gpuladder.dev/ladder/drivers/cdi"
 	"gpuladder.dev/ladder/drivers/checkpoint"
 	"gpuladder.dev/ladder/drivers/inventory"
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 const (
@@ -80,9 +83,10 @@ func nodeIn(t fataler, folder string, gpus int) *node {
 	return n
 }
 
-// boot gives the node another boot ID.
+// boot gives the node another boot ID. No setting of a device outlives it.
 func (n *node) boot(id string) {
 	n.t.Helper()
+	clear(n.hardware.shares)
 	if err := os.WriteFile(n.bootFile, []byte(id+"\n"), 0o600); err != nil {
 		n.t.Fatalf("%v", err)
 	}
@@ -92,7 +96,7 @@ func (n *node) boot(id string) {
 func (n *node) driver() *Engine {
 	return New(Config{
 		Driver: driver, Pool: pool, Store: checkpoint.NewStore(n.data), CDI: cdi.NewFolder(n.cdi, driver),
-		Hardware: n.hardware, Claims: n.api, Observer: n.observer, Clock: n.clock,
+		Hardware: n.hardware, Sharer: n.hardware, Claims: n.api, Observer: n.observer, Clock: n.clock,
 		BootIDFile: n.bootFile, StaleAfter: 10 * time.Minute, Hooks: n.hooks,
 	})
 }
@@ -158,6 +162,9 @@ type hardware struct {
 	editErr  error
 	onEdits  func()
 	released []string
+	shares   map[inventory.Share]v1alpha1.Sharing
+	shareErr error
+	onShare  func()
 }
 
 func newHardware(gpus int) *hardware {
@@ -209,6 +216,47 @@ func (h *hardware) Release(_ context.Context, device string) error {
 	return h.editErr
 }
 
+// Share keeps what it is asked for also where it fails: a Share that fails may
+// have come half of its way.
+func (h *hardware) Share(_ context.Context, device string, claim types.UID, sharing v1alpha1.Sharing) (specs.ContainerEdits, error) {
+	h.mu.Lock()
+	onShare := h.onShare
+	h.mu.Unlock()
+	if onShare != nil {
+		onShare()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.shares == nil {
+		h.shares = map[inventory.Share]v1alpha1.Sharing{}
+	}
+	h.shares[inventory.Share{Device: device, Claim: claim}] = sharing
+	return specs.ContainerEdits{Env: []string{"SHARED=" + string(sharing.Strategy)}}, h.shareErr
+}
+
+func (h *hardware) Unshare(_ context.Context, device string, claim types.UID) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.editErr != nil {
+		return h.editErr
+	}
+	delete(h.shares, inventory.Share{Device: device, Claim: claim})
+	return nil
+}
+
+func (h *hardware) Shared(context.Context) ([]inventory.Share, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Keys(h.shares)), nil
+}
+
+// sharing of a device for a claim, or "".
+func (h *hardware) sharing(device string, claim types.UID) v1alpha1.SharingStrategy {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.shares[inventory.Share{Device: device, Claim: claim}].Strategy
+}
+
 // api is the API server.
 type api struct {
 	mu     sync.Mutex
@@ -251,6 +299,29 @@ func (a *api) allocate(name string, devices ...string) *resourcev1.ResourceClaim
 	}
 	a.claims[claim.Namespace+"/"+name] = claim
 	return claim.DeepCopy()
+}
+
+// allocateWith is allocate for a claim with parameters: what they say of sharing.
+func (a *api) allocateWith(name, sharing string, devices ...string) *resourcev1.ResourceClaim {
+	claim := a.allocate(name, devices...)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	stored := a.claims[claim.Namespace+"/"+name]
+	stored.Status.Allocation.Devices.Config = []resourcev1.DeviceAllocationConfiguration{
+		parameters(resourcev1.AllocationConfigSourceClaim, sharing),
+	}
+	return stored.DeepCopy()
+}
+
+// parameters of a claim or a class, for some requests or with none for all.
+func parameters(source resourcev1.AllocationConfigSource, sharing string, requests ...string) resourcev1.DeviceAllocationConfiguration {
+	raw := `{"apiVersion":"gpuladder.dev/v1alpha1","kind":"GPUConfig","sharing":` + sharing + `}`
+	return resourcev1.DeviceAllocationConfiguration{
+		Source: source, Requests: requests,
+		DeviceConfiguration: resourcev1.DeviceConfiguration{Opaque: &resourcev1.OpaqueDeviceConfiguration{
+			Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(raw)},
+		}},
+	}
 }
 
 func (a *api) remove(name string) {

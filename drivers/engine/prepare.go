@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
@@ -79,11 +80,6 @@ func (e *Engine) wanted(claim *resourcev1.ResourceClaim, pool inventory.Pool) (*
 	if claim.Status.Allocation == nil {
 		return nil, fail(ClassNotAllocated, "it has no allocation")
 	}
-	for _, config := range claim.Status.Allocation.Devices.Config {
-		if config.Opaque != nil && config.Opaque.Driver == e.Driver {
-			return nil, fail(ClassUnsupported, "it has parameters for %s, which takes none", e.Driver)
-		}
-	}
 	wanted := &checkpoint.Claim{Namespace: claim.Namespace, Name: claim.Name}
 	for i := range claim.Status.Allocation.Devices.Results {
 		result := &claim.Status.Allocation.Devices.Results[i]
@@ -105,6 +101,10 @@ func (e *Engine) wanted(claim *resourcev1.ResourceClaim, pool inventory.Pool) (*
 	}
 	if len(wanted.Devices) == 0 {
 		return nil, fail(ClassNotAllocated, "no device of %s is allocated to it", e.Driver)
+	}
+	var err error
+	if wanted.Sharing, err = e.sharing(claim); err != nil {
+		return nil, err
 	}
 	return wanted, nil
 }
@@ -166,13 +166,17 @@ func (e *Engine) begin(ctx context.Context, uid types.UID, wanted *checkpoint.Cl
 // sameStart: it was started as it is to be, by a driver that died or by one
 // that is at it now.
 func sameStart(present, wanted *checkpoint.Claim) bool {
-	return present.Phase == checkpoint.PrepareStarted && present.Evidence == checkpoint.Recorded && slices.Equal(present.Devices, wanted.Devices)
+	return present.Phase == checkpoint.PrepareStarted && present.Evidence == checkpoint.Recorded && slices.Equal(present.Devices, wanted.Devices) && sameSharing(present, wanted)
+}
+
+func sameSharing(a, b *checkpoint.Claim) bool {
+	return equality.Semantic.DeepEqual(a.Sharing, b.Sharing) // nil is as good as empty
 }
 
 // sameDevices compares allocations: what a device was when it was prepared does
-// not matter.
+// not matter, but how it is to be shared does.
 func sameDevices(a, b *checkpoint.Claim) bool {
-	return slices.EqualFunc(a.Devices, b.Devices, func(a, b checkpoint.Device) bool {
+	return sameSharing(a, b) && slices.EqualFunc(a.Devices, b.Devices, func(a, b checkpoint.Device) bool {
 		a.Model, b.Model = "", ""
 		return a == b
 	})
@@ -197,6 +201,9 @@ func (e *Engine) makeReady(ctx context.Context, boot string, uid types.UID, clai
 		made, err := e.Hardware.Edits(ctx, device.Name)
 		if err != nil {
 			return &Error{Class: ClassHardware, Err: fmt.Errorf("making device %s ready, %w", device.Name, err)}
+		}
+		if err := e.share(ctx, uid, claim, device.Name, &made); err != nil {
+			return err
 		}
 		edits[device.Name] = made
 	}
@@ -254,13 +261,15 @@ func (e *Engine) finish(ctx context.Context, boot string, uid types.UID, claim *
 // other call has begun since is left to that one. If taking back fails too, the
 // record stays: the next call goes on from there.
 func (e *Engine) giveUp(ctx context.Context, uid types.UID, claim *checkpoint.Claim) error {
-	if claim.Phase == checkpoint.PrepareCompleted {
-		return nil // it was completed before this call and still is
+	completed := claim.Phase == checkpoint.PrepareCompleted
+	if completed && len(claim.Sharing) == 0 {
+		return nil // it was completed before this call and still is, if nobody ended it
 	}
 	ctx = context.WithoutCancel(ctx)
 	err := e.change(ctx, func(state *checkpoint.State) error {
 		present := state.Claims[uid]
-		if present == nil || present.Phase == checkpoint.PrepareCompleted || !sameDevices(present, claim) || !present.Since.Equal(claim.Since) {
+		if completed || present == nil || present.Phase == checkpoint.PrepareCompleted || !sameDevices(present, claim) || !present.Since.Equal(claim.Since) {
+			e.unshareLate(ctx, uid, present, claim)
 			return errUnchanged
 		}
 		return e.undo(ctx, state, uid)

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"gpuladder.dev/ladder/drivers/checkpoint"
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 // TestRandomSchedules runs random sequences of what can happen to a node and
@@ -115,6 +116,7 @@ func (m *model) allocate(t *rapid.T) {
 	}
 	m.serial++
 	// Names come again, as those of StatefulSets do; UIDs do not.
+	sharing := rapid.SampledFrom([]string{"", mps, `{"strategy":"TimeSlicing"}`, `{"strategy":"Exclusive"}`}).Draw(t, "sharing")
 	name := fmt.Sprintf("c%d", m.serial%4)
 	for _, other := range m.live {
 		if other.Name == name {
@@ -122,6 +124,9 @@ func (m *model) allocate(t *rapid.T) {
 		}
 	}
 	claim := m.api.allocate(name, devices...)
+	if sharing != "" {
+		claim = m.api.allocateWith(name, sharing, devices...)
+	}
 	if m.clashes(claim, m.live) {
 		m.api.remove(name)
 		t.Skip("a device is taken")
@@ -235,8 +240,31 @@ func (m *model) collect(t *rapid.T) {
 	}
 }
 
-// check holds at all times: what runs has its file.
+// check holds at all times: what runs has its file, and its devices are shared
+// as it wants; nothing else is.
 func (m *model) check(t *rapid.T) {
+	for uid, claim := range m.running {
+		want := v1alpha1.SharingStrategy("")
+		if configs := claim.Status.Allocation.Devices.Config; len(configs) > 0 {
+			read, err := v1alpha1.DecodeGPUConfig(configs[0].Opaque.Parameters.Raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want = read.Sharing.Strategy; want == v1alpha1.SharingExclusive {
+				want = ""
+			}
+		}
+		for _, result := range claim.Status.Allocation.Devices.Results {
+			if got := m.hardware.sharing(result.Device, uid); got != want {
+				t.Fatalf("device %s of claim %s, which runs, is shared by %q, want %q", result.Device, uid, got, want)
+			}
+		}
+	}
+	for share := range m.hardware.shares {
+		if m.touched[share.Claim] == nil {
+			t.Fatalf("claim %s is over and device %s still shared for it", share.Claim, share.Device)
+		}
+	}
 	files := m.files()
 	for uid := range m.running {
 		if !slices.Contains(files, string(uid)) {
@@ -267,6 +295,9 @@ func (m *model) end() {
 		m.t.Fatal(err)
 	}
 	m.expect("in the end", nil, nil)
+	if len(m.hardware.shares) != 0 {
+		m.t.Fatalf("in the end devices are shared: %v", m.hardware.shares)
+	}
 	for _, device := range []string{"gpu-0", "gpu-1", "mig-whole"} {
 		m.mustPrepare(m.api.allocate("last-"+device, device))
 	}

@@ -14,8 +14,8 @@ import (
 
 // Start brings the disk in order after whatever ended the last driver: it reads
 // the checkpoint, forgets it if the node has booted, makes it again if it is
-// lost, and removes CDI files of claims that are not in it. It can be called
-// again after an error.
+// lost, removes CDI files of claims that are not in it, and sets devices back
+// that are shared for such claims. It can be called again after an error.
 func (e *Engine) Start(ctx context.Context) error {
 	return e.change(ctx, func(state *checkpoint.State) error {
 		files, err := e.CDI.Claims(state.BootID)
@@ -30,6 +30,10 @@ func (e *Engine) Start(ctx context.Context) error {
 			if err := e.CDI.Remove(uid); err != nil {
 				return &Error{Class: ClassCDI, Err: err}
 			}
+		}
+		if err := e.unshareStrays(ctx, state); err != nil {
+			// The hardware may be away; it does no harm until claims are collected.
+			klog.FromContext(ctx).Error(err, "Devices stay shared until claims are collected")
 		}
 		return errUnchanged
 	})
@@ -147,9 +151,11 @@ func (e *Engine) recover(ctx context.Context, loaded checkpoint.Loaded, boot str
 	}
 	for uid, claim := range inAPI {
 		if state.Claims[uid] == nil {
+			// Parameters that can't be read were refused, and nothing was shared.
+			sharing, _ := e.sharing(claim)
 			state.Claims[uid] = &checkpoint.Claim{
 				Namespace: claim.Namespace, Name: claim.Name, Phase: checkpoint.PrepareStarted,
-				Devices: e.allocated(claim), Since: e.Clock.Now().UTC(), Evidence: checkpoint.FromAPI,
+				Devices: e.allocated(claim), Sharing: sharing, Since: e.Clock.Now().UTC(), Evidence: checkpoint.FromAPI,
 			}
 		}
 	}

@@ -41,6 +41,9 @@ func (e *Engine) unprepare(ctx context.Context, uid types.UID) error {
 		if err := e.CDI.Remove(uid); err != nil {
 			return &Error{Class: ClassCDI, Err: err}
 		}
+		if err := e.unshare(ctx, uid, nil); err != nil {
+			return err
+		}
 		return errUnchanged
 	})
 	if err != nil || !known {
@@ -64,6 +67,9 @@ func (e *Engine) undo(ctx context.Context, state *checkpoint.State, uid types.UI
 		return err
 	}
 	claim := state.Claims[uid]
+	if err := e.unshare(ctx, uid, claim); err != nil {
+		return err
+	}
 	delete(state.Claims, uid)
 	for _, device := range claim.Devices {
 		if inUse(state, device.Name) {
@@ -127,7 +133,13 @@ func (e *Engine) Collect(ctx context.Context) error {
 			failed = append(failed, fmt.Errorf("collecting claim %s/%s (%s), %w", held[uid].Namespace, held[uid].Name, uid, err))
 		}
 	}
-	return errors.Join(failed...)
+	err = e.change(ctx, func(state *checkpoint.State) error {
+		if err := e.unshareStrays(ctx, state); err != nil {
+			return err
+		}
+		return errUnchanged
+	})
+	return errors.Join(append(failed, err)...)
 }
 
 // collect asks the API server again, now under the lock: kubelet prepares a

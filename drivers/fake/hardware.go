@@ -12,6 +12,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpuladder.dev/ladder/drivers/inventory"
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 // DeviceFolder is where a container finds a node for each of its devices.
@@ -30,8 +31,9 @@ type Hardware struct {
 	troubles Troubles
 	changed  chan struct{}
 
-	mu   sync.Mutex
-	pool inventory.Pool
+	mu     sync.Mutex
+	pool   inventory.Pool
+	shares map[inventory.Share]v1alpha1.Sharing
 }
 
 var _ inventory.Inventory = &Hardware{}

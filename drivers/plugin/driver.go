@@ -25,6 +25,7 @@ import (
 	"gpuladder.dev/ladder/drivers/checkpoint"
 	"gpuladder.dev/ladder/drivers/engine"
 	"gpuladder.dev/ladder/drivers/health"
+	"gpuladder.dev/ladder/drivers/inventory"
 	"gpuladder.dev/ladder/drivers/publish"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -89,12 +90,13 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		d.observer.event(corev1.EventTypeWarning, EventHealthForgotten, "Starting", "What was known of the devices' health is lost: %v", err)
 	}
 	d.devices = devices{Inventory: config.Inventory, monitor: monitor}
+	sharer, _ := config.Inventory.(inventory.Sharer) // nil where it is none
 	d.engine = engine.New(engine.Config{
 		Driver: v1alpha1.DriverName, Pool: config.NodeName,
 		Store: checkpoint.NewStore(config.DataFolder), CDI: cdi.NewFolder(config.CDIFolder, v1alpha1.DriverName),
 		Hardware: d.devices, Claims: claims{config.Client}, Observer: d.observer, Clock: config.Clock,
 		BootIDFile: config.BootIDFile, StaleAfter: config.StaleAfter, Hooks: config.Hooks,
-		Settled: config.Settled,
+		Settled: config.Settled, Sharer: sharer,
 	})
 	return d, nil
 }
