@@ -165,15 +165,16 @@ type recovery struct {
 	last time.Time // of an event, or when the GPU was first seen
 	// since is when the driver was first seen not to ask for anything.
 	since time.Time
-	// asked and left say whether, since the last event, the driver has asked for
-	// something, and whether the GPU was gone or reset.
-	asked, left bool
+	// asks is whether the driver did so when it was last read. asked and left say
+	// whether it has done so since the last event, or did already, and whether the
+	// GPU was gone or reset since.
+	asks, asked, left bool
 	// over is true while all events that were ever told are.
 	over bool
 }
 
 func (r *recovery) eventAt(now time.Time) {
-	*r = recovery{last: now}
+	*r = recovery{last: now, asks: r.asks, asked: r.asks}
 }
 
 // failed takes in that the GPU could not be read.
@@ -193,7 +194,7 @@ func (r *recovery) read(begun, now time.Time, seen *reading, reset bool, settle 
 	if reset {
 		r.left = true
 	}
-	if seen.asks {
+	if r.asks = seen.asks; r.asks {
 		r.asked, r.since = true, time.Time{}
 		return false
 	}

@@ -431,6 +431,48 @@ func TestXIDSettles(t *testing.T) {
 	}
 }
 
+// TestWhenEventsAreOver spells out the rule, step by step.
+func TestWhenEventsAreOver(t *testing.T) {
+	const settle = time.Minute
+	start := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	asks, quiet, silent := &reading{tellsAction: true, asks: true}, &reading{tellsAction: true}, &reading{}
+	type step struct {
+		at    int
+		do    any // a reading, a signal why there is none, or "event"
+		begun int // when the reading was begun, if not at once
+		over  bool
+	}
+	for name, steps := range map[string][]step{
+		"asked, then not":           {{at: 0, do: "event"}, {at: 1, do: asks, begun: 1}, {at: 2, do: quiet, begun: 2, over: true}},
+		"asked already":             {{at: 0, do: asks}, {at: 1, do: "event"}, {at: 2, do: quiet, begun: 2, over: true}},
+		"begun before the event":    {{at: 0, do: asks}, {at: 2, do: "event"}, {at: 3, do: quiet, begun: 1}, {at: 4, do: quiet, begun: 4, over: true}},
+		"never asked":               {{at: 0, do: "event"}, {at: 1, do: quiet, begun: 1}, {at: 59, do: quiet, begun: 59}, {at: 61, do: quiet, begun: 61, over: true}},
+		"again while it settles":    {{at: 0, do: "event"}, {at: 1, do: quiet, begun: 1}, {at: 40, do: "event"}, {at: 70, do: quiet, begun: 70}, {at: 130, do: quiet, begun: 130, over: true}},
+		"not read while it settles": {{at: 0, do: "event"}, {at: 1, do: quiet, begun: 1}, {at: 50, do: xid.NVMLTimeout}, {at: 61, do: quiet, begun: 61}, {at: 121, do: quiet, begun: 121, over: true}},
+		"lost and back":             {{at: 0, do: "event"}, {at: 1, do: xid.GPULost}, {at: 2, do: silent, begun: 2, over: true}},
+		"it only hung":              {{at: 0, do: "event"}, {at: 1, do: xid.NVMLTimeout}, {at: 999, do: silent, begun: 999}},
+		"back, and to be reset":     {{at: 0, do: "event"}, {at: 1, do: xid.GPULost}, {at: 2, do: asks, begun: 2}, {at: 3, do: quiet, begun: 3, over: true}},
+		"lost before the event":     {{at: 0, do: xid.GPULost}, {at: 1, do: "event"}, {at: 999, do: silent, begun: 999}},
+	} {
+		var r recovery
+		for n, s := range steps {
+			over := false
+			switch do := s.do.(type) {
+			case *reading:
+				over = r.read(at(s.begun), at(s.at), do, false, settle)
+			case xid.Signal:
+				r.failed(do)
+			default:
+				r.eventAt(at(s.at))
+			}
+			if over != s.over {
+				t.Errorf("%s, step %d: over is %v", name, n, over)
+			}
+		}
+	}
+}
+
 // TestDriverThatTellsNoAction: before the recovery action could be read, only a
 // GPU that went and came back, or forgot its errors, is known to be reset.
 func TestDriverThatTellsNoAction(t *testing.T) {

@@ -135,7 +135,11 @@ func TestSimulatedHealth(t *testing.T) {
 		reason string
 		undo   func() error
 	}{
-		{"an XID", func() error { return errors.Join(s.XID(0, 95), s.RecoveryAction(0, 1)) }, source("xid"), "Xid95", func() error { return s.Reset(0) }},
+		{"an XID", func() error { return s.XID(0, 95) }, source("xid"), "Xid95", func() error {
+			must(t, s.RecoveryAction(0, 1))
+			eventually(t, "what is asked for is seen", func() bool { return source("recovery-action")().Reason == "GPUReset" })
+			return s.Reset(0)
+		}},
 		{"a recovery action", func() error { return s.RecoveryAction(0, 2) }, source("recovery-action"), "NodeReboot", func() error { return s.RecoveryAction(0, 0) }},
 		{"a row remap", func() error { return s.Control.Remap(0, fakenvml.Remap{Pending: true}) }, source("row-remap"), "RowRemapPending", func() error { return s.Reset(0) }},
 		{"a failed one", func() error { return s.Control.Remap(0, fakenvml.Remap{Failure: true}) }, source("row-remap"), "RowRemapFailure", func() error { return s.Control.Remap(0, fakenvml.Remap{}) }},

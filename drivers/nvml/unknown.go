@@ -61,7 +61,7 @@ func (i *Inventory) takeUnknown(ctx context.Context, s *session, g *gpu, unknown
 		g.cleaned = true
 		if len(confirmed) > 0 {
 			b := &board{session: s, caller: g.calls.within(i.config.EditLimit), handle: g.handle, profiles: g.facts.Profiles}
-			go i.remove(ctx, g, b, confirmed)
+			go i.remove(ctx, g, g.Address.name(), b, confirmed)
 			return
 		}
 	}
@@ -80,7 +80,7 @@ func (i *Inventory) takeUnknown(ctx context.Context, s *session, g *gpu, unknown
 }
 
 // remove destroys instances that no claim has.
-func (i *Inventory) remove(ctx context.Context, g *gpu, b *board, all []partition) {
+func (i *Inventory) remove(ctx context.Context, g *gpu, name string, b *board, all []partition) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	for _, p := range all {
@@ -92,7 +92,7 @@ func (i *Inventory) remove(ctx context.Context, g *gpu, b *board, all []partitio
 			}
 		}
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "Leaving a MIG instance that no claim has", "gpu", g.identity.Address.name(), "profile", p.Name, "start", p.placement.Start)
+			klog.FromContext(ctx).Error(err, "Leaving a MIG instance that no claim has", "gpu", name, "profile", p.Name, "start", p.placement.Start)
 		}
 	}
 }
