@@ -15,10 +15,6 @@ import (
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
-// VariableSharing tells a container how its devices are shared; without it they
-// are Exclusive.
-const VariableSharing = "LADDER_SHARING"
-
 var _ inventory.Sharer = &Hardware{}
 
 // Share implements [inventory.Sharer]: it is written down, and refused where
@@ -39,7 +35,7 @@ func (h *Hardware) Share(_ context.Context, device string, claim types.UID, shar
 		h.shares = map[inventory.Share]v1alpha1.Sharing{}
 	}
 	h.shares[inventory.Share{Device: device, Claim: claim}] = sharing
-	return specs.ContainerEdits{Env: []string{VariableSharing + "=" + string(sharing.Strategy)}}, nil
+	return specs.ContainerEdits{Env: []string{inventory.VariableSharing + "=" + string(sharing.Strategy)}}, nil
 }
 
 // Unshare implements [inventory.Sharer].

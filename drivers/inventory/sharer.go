@@ -31,6 +31,10 @@ type Sharer interface {
 	Shared(ctx context.Context) ([]Share, error)
 }
 
+// VariableSharing tells a container how its devices are shared; without it they
+// are Exclusive.
+const VariableSharing = "LADDER_SHARING"
+
 // Share is one device that is set up for one claim.
 type Share struct {
 	Device string
