@@ -22,6 +22,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpuladder.dev/ladder/drivers/inventory"
+	"gpuladder.dev/ladder/drivers/nvml/sharing"
 	"gpuladder.dev/ladder/drivers/xid"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -232,6 +233,9 @@ type Config struct {
 	NVML nvml.Interface
 	// Editor makes the edits of containers.
 	Editor Editor
+	// Sharing has devices shared as claims ask for; without it they are Exclusive
+	// only. Its GPUs are set by [New].
+	Sharing *sharing.Config
 	// Policy is the configuration file.
 	Policy Policy
 	// MemoryFile remembers the GPUs that were seen since the node has booted; ""

@@ -16,6 +16,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpuladder.dev/ladder/drivers/inventory"
+	"gpuladder.dev/ladder/drivers/nvml/sharing"
 	"gpuladder.dev/ladder/drivers/xid"
 	"gpuladder.dev/ladder/policies/fleet"
 )
@@ -34,7 +35,8 @@ type Inventory struct {
 
 	gate            gate
 	library, events *worker
-	workers         []*worker // by NVML's index; only Run uses it
+	workers         []*worker        // by NVML's index; only Run uses it
+	sharer          *sharing.Manager // nil where devices are Exclusive only
 
 	mu      sync.Mutex
 	held    Held
@@ -61,6 +63,9 @@ func New(ctx context.Context, config Config) (*Inventory, error) {
 	i := &Inventory{
 		config: config, metrics: metrics, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), looked: make(chan struct{}),
 		gpus: map[string]*gpu{}, away: errors.New("it was not looked for yet"),
+	}
+	if i.sharer, err = i.newSharer(); err != nil {
+		return nil, fmt.Errorf("configuring the NVML driver, %w", err)
 	}
 	i.library = &worker{clock: config.Clock, gate: &i.gate}
 	i.events = &worker{clock: config.Clock, gate: &i.gate}

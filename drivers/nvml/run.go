@@ -35,6 +35,13 @@ const outdatedAfter = 3
 // NVML does, or fails to do, ends it before, but [ErrOutdated].
 func (i *Inventory) Run(ctx context.Context) error {
 	defer i.lookedAt()
+	if i.sharer != nil {
+		keeping, stop := context.WithCancel(ctx)
+		var keeper sync.WaitGroup
+		keeper.Go(func() { _ = i.sharer.Run(keeping) }) // never an error
+		defer keeper.Wait()
+		defer stop()
+	}
 	retry := i.backoff()
 	opened, misfits := false, 0
 	for ctx.Err() == nil {

@@ -162,6 +162,8 @@ func TestSimulatedHealth(t *testing.T) {
 		eventually(t, test.what+" is over", func() bool { return len(s.troubles(t, first)) == 0 })
 	}
 	// An application's error is none of the device, nor are those that it makes.
+	// NVML was opened anew, and events are heard some time after that.
+	eventually(t, "events are heard", func() bool { must(t, s.XID(2, 119)); return s.troubles(t, s.name(2))["xid"].Reason == "Xid119" })
 	must(t, errors.Join(s.XID(0, 13), s.XID(0, 94), s.XID(0, 31), s.ECC(0, fakenvml.Errors{SingleBit: 7}), s.XID(1, 48)))
 	eventually(t, "the last one is heard", func() bool { return s.troubles(t, s.name(1))["xid"].Reason == "Xid48" })
 	if got := s.troubles(t, first); len(got) != 0 {
