@@ -32,6 +32,7 @@ func (h *harness) env(built *images.Set) *env {
 	return &env{Variables: map[string]string{
 		"LADDER_E2E_PROVIDER":  "kind",
 		"LADDER_E2E_CLUSTER":   h.Name,
+		"LADDER_E2E_DRIVER":    string(h.Driver),
 		"LADDER_E2E_IMAGE":     built.Reference(driverImage),
 		"LADDER_E2E_NAMESPACE": Namespace,
 		"KUBECONFIG":           h.cluster.Kubeconfig(),

@@ -25,13 +25,37 @@ import (
 type Options struct {
 	// Name of the cluster. Default: kind.DefaultName.
 	Name string
+	// Driver that is installed. Default: FakeDriver.
+	Driver Driver
 	// Source of the node image. Default: nodeimage.Auto.
 	Source nodeimage.Source
 	// Progress is told what happens, line by line.
 	Progress io.Writer
 }
 
+// Driver is what drives the GPUs of the nodes, which do not exist.
+type Driver string
+
+const (
+	// FakeDriver is ladder-fake-driver: there is no hardware below the engine.
+	FakeDriver Driver = "fake"
+	// NVMLDriver is ladder-nvml-driver over a simulated libnvidia-ml.
+	NVMLDriver Driver = "nvml"
+)
+
+// ParseDriver reads the name of a driver.
+func ParseDriver(name string) (Driver, error) {
+	switch d := Driver(name); d {
+	case FakeDriver, NVMLDriver:
+		return d, nil
+	}
+	return "", fmt.Errorf("choosing the driver, it is %s or %s and not %q", FakeDriver, NVMLDriver, name)
+}
+
 func (o *Options) complete() {
+	if o.Driver == "" {
+		o.Driver = FakeDriver
+	}
 	if o.Name == "" {
 		o.Name = kind.DefaultName
 	}

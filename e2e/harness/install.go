@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
@@ -28,7 +29,7 @@ func (h *harness) install(ctx context.Context, tag string) error {
 		"upgrade", "--install", Release, filepath.Join(root, "charts", "ladder"),
 		"--namespace", Namespace, "--create-namespace", "--kubeconfig", h.cluster.Kubeconfig(),
 		"--wait", "--timeout", "5m",
-	}, sets(values(tag))...))
+	}, sets(values(tag, h.Driver))...))
 	if err != nil {
 		h.cluster.CollectLogs(context.WithoutCancel(ctx))
 		return fmt.Errorf("%w\nthe logs of the nodes are in %s", err, h.cluster.LogsDir())
@@ -37,10 +38,12 @@ func (h *harness) install(ctx context.Context, tag string) error {
 }
 
 // values are what the suites want otherwise than a user would.
-func values(tag string) [][2]string {
+func values(tag string, driver Driver) [][2]string {
 	return [][2]string{
 		{"global.image.tag", tag},
 		{"global.image.pullPolicy", "Never"},
+		{"driver.kind", string(driver)},
+		{"driver.nvml.simulation.enabled", strconv.FormatBool(driver == NVMLDriver)},
 		{"driver.allowFaults", "true"},
 		{"driver.bootIDFile", kind.BootIDFile},
 		// All nodes share this machine: an API server that is slow is none that is gone.

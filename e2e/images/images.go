@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 
+	"gpuladder.dev/ladder/drivers/fakenvml"
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
 )
 
@@ -36,6 +37,8 @@ type Image struct {
 	// CLibrary says that the programs load libraries, and need the C library
 	// for that.
 	CLibrary bool `json:"cLibrary,omitempty"`
+	// FakeNVML says that the simulated libnvidia-ml.so.1 is in it.
+	FakeNVML bool `json:"fakeNVML,omitempty"`
 }
 
 var catalog = []Image{
@@ -50,6 +53,14 @@ var catalog = []Image{
 	{
 		Name: "ladder-driver", Repository: "ladder/ladder-driver", Dockerfile: "drivers/Dockerfile",
 		Programs: []string{binaries.LadderFakeDriver, binaries.LadderDevicePlugin, binaries.LadderProbe, binaries.Ladder},
+	},
+	{
+		Name: "ladder-nvml-driver", Repository: "ladder/ladder-nvml-driver", Dockerfile: "drivers/nvml/Dockerfile",
+		Programs: []string{binaries.LadderNVMLDriver, binaries.LadderProbe, binaries.Ladder}, CLibrary: true,
+	},
+	{
+		Name: "ladder-fakenvml", Repository: "ladder/ladder-fakenvml", Dockerfile: "drivers/fakenvml/Dockerfile",
+		Programs: []string{binaries.LadderFakeNVML}, FakeNVML: true,
 	},
 }
 
@@ -100,6 +111,13 @@ func sourceOf(ctx context.Context, image Image, root string, locate func(program
 			return source{}, err
 		}
 		maps.Copy(s.files, base)
+	}
+	if image.FakeNVML {
+		library, err := fakeNVML(ctx, filepath.Dir(locate(image.Programs[0])))
+		if err != nil {
+			return source{}, err
+		}
+		s.files[fakenvml.LibraryName] = library
 	}
 	for _, name := range s.names() {
 		if info, err := os.Stat(s.files[name]); err != nil {

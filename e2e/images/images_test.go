@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"gpuladder.dev/ladder/drivers/fakenvml"
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
 )
 
@@ -174,7 +175,14 @@ func TestDockerfilesOfTheRepository(t *testing.T) {
 				}
 			}
 			slices.Sort(copied)
-			wanted := slices.Sorted(slices.Values(image.Programs))
+			wanted := slices.Clone(image.Programs)
+			if image.CLibrary {
+				wanted = append(wanted, baseFolder+"/")
+			}
+			if image.FakeNVML {
+				wanted = append(wanted, fakenvml.LibraryName)
+			}
+			slices.Sort(wanted)
 			if from != "scratch" || !slices.Equal(copied, wanted) {
 				t.Errorf("FROM %s copies %v, want scratch and %v", from, copied, wanted)
 			}

@@ -108,6 +108,10 @@ func (k *kindWorld) size(ctx context.Context) error {
 			if n.Labels[labelGPUs] != fmt.Sprint(want) {
 				patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"%d"}}}`, labelGPUs, want)
 				_, err := k.kube.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+				if err == nil && k.driver == drivenByNVML {
+					// Boards are put into a node when the driver's Pod starts.
+					err = k.replaceDriver(ctx, n.Name)
+				}
 				return false, fmt.Sprintf("labelling node %s, %v", n.Name, err), nil
 			}
 			if found[n.Name] != want {
@@ -125,6 +129,9 @@ func (k *kindWorld) workload(pod *corev1.Pod) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
 		c.Image, c.ImagePullPolicy, c.Command = k.image, corev1.PullNever, []string{"/ladder-probe", "--hold"}
+		if k.driver == drivenByNVML {
+			c.Command = append(c.Command, "--nvidia")
+		}
 	}
 }
 
@@ -207,7 +214,7 @@ func (k *kindWorld) podsOf(ctx context.Context, name, node string) ([]corev1.Pod
 // since it was killed before, its Pod is deleted too: the next one starts at
 // once.
 func (k *kindWorld) killDriver(ctx context.Context, node string) error {
-	if err := k.killProcess(ctx, node, "/ladder-fake-driver"); err != nil {
+	if err := k.killProcess(ctx, node, k.driverProgram()); err != nil {
 		return err
 	}
 	pods, err := k.podsOf(ctx, driverName, node)
@@ -219,6 +226,21 @@ func (k *kindWorld) killDriver(ctx context.Context, node string) error {
 		if !killedBefore {
 			continue
 		}
+		err := k.kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting the driver's Pod, %w", err)
+		}
+	}
+	return nil
+}
+
+// replaceDriver deletes the Pods of a node's driver, without a grace period.
+func (k *kindWorld) replaceDriver(ctx context.Context, node string) error {
+	pods, err := k.podsOf(ctx, driverName, node)
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
 		err := k.kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("deleting the driver's Pod, %w", err)
@@ -255,8 +277,13 @@ func (k *kindWorld) rollDriver(ctx context.Context) error {
 // fault runs `ladder fault` in the driver of a node, as a person does by
 // kubectl exec. A driver that is just starting is waited for.
 func (k *kindWorld) fault(ctx context.Context, node string, args ...string) (string, error) {
+	return k.driverExec(ctx, node, driverName, append([]string{"/ladder", "fault"}, args...)...)
+}
+
+// driverExec runs a command in a container of a node's driver, once it is ready.
+func (k *kindWorld) driverExec(ctx context.Context, node, container string, argv ...string) (string, error) {
 	var said string
-	err := workload.WaitFor(ctx, within.component, "the driver of "+node+" to take `ladder fault "+strings.Join(args, " ")+"`", func(ctx context.Context) (bool, string, error) {
+	err := workload.WaitFor(ctx, within.component, "the driver of "+node+" to take `"+strings.Join(argv, " ")+"`", func(ctx context.Context) (bool, string, error) {
 		pods, err := k.podsOf(ctx, driverName, node)
 		if err != nil {
 			return false, "", err
@@ -265,16 +292,16 @@ func (k *kindWorld) fault(ctx context.Context, node string, args ...string) (str
 		if len(pods) == 0 {
 			return false, "it is not ready", nil
 		}
-		said, err = k.execInPod(ctx, &pods[0], append([]string{"/ladder", "fault"}, args...)...)
+		said, err = k.execInPod(ctx, &pods[0], container, argv...)
 		return err == nil, fmt.Sprint(err), nil
 	})
 	return said, err
 }
 
-// execInPod runs a command in the first container of a Pod.
-func (k *kindWorld) execInPod(ctx context.Context, pod *corev1.Pod, argv ...string) (string, error) {
+// execInPod runs a command in a container of a Pod.
+func (k *kindWorld) execInPod(ctx context.Context, pod *corev1.Pod, container string, argv ...string) (string, error) {
 	request := k.kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: pod.Spec.Containers[0].Name, Command: argv, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: argv, Stdout: true, Stderr: true}, scheme.ParameterCodec)
 	executor, err := remotecommand.NewWebSocketExecutor(k.RESTConfig(), "GET", request.URL().String())
 	if err != nil {
 		return "", fmt.Errorf("running %s in Pod %s, %w", argv[0], pod.Name, err)
@@ -287,12 +314,34 @@ func (k *kindWorld) execInPod(ctx context.Context, pod *corev1.Pod, argv ...stri
 }
 
 func (k *kindWorld) breakDevice(ctx context.Context, d device) error {
+	if k.driver == drivenByNVML {
+		return k.board(ctx, d.node, "lost", d.name)
+	}
 	_, err := k.fault(ctx, d.node, "lost", d.name)
 	return err
 }
 
 func (k *kindWorld) mendDevice(ctx context.Context, d device) error {
+	if k.driver == drivenByNVML {
+		return errors.Join(k.board(ctx, d.node, "restored", d.name), k.board(ctx, d.node, "reset", d.name))
+	}
 	_, err := k.fault(ctx, d.node, "clear", "--device", d.name)
+	return err
+}
+
+// drivenByNVML is the driver of NVIDIA's GPUs, over a simulated NVML.
+const drivenByNVML = "nvml"
+
+func (k *kindWorld) driverProgram() string {
+	if k.driver == drivenByNVML {
+		return "/ladder-nvml-driver"
+	}
+	return "/ladder-fake-driver"
+}
+
+// board has something happen to a board of a node's simulated NVML.
+func (k *kindWorld) board(ctx context.Context, node string, args ...string) error {
+	_, err := k.driverExec(ctx, node, "fakenvml", append([]string{"/ladder-fakenvml", "fault"}, args...)...)
 	return err
 }
 

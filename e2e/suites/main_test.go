@@ -24,6 +24,7 @@ const (
 	envArtifacts  = "LADDER_E2E_ARTIFACTS"
 	envImage      = "LADDER_E2E_IMAGE"
 	envNamespace  = "LADDER_E2E_NAMESPACE"
+	envDriver     = "LADDER_E2E_DRIVER"
 	envCore       = "LADDER_E2E_CORE"
 )
 
@@ -42,6 +43,8 @@ type settings struct {
 	image string
 	// namespace is that of Ladder's installation.
 	namespace string
+	// driver is what drives the GPUs of a kind cluster: fake or nvml.
+	driver string
 	// core runs only the core of the suites.
 	core bool
 }
@@ -52,10 +55,13 @@ func readSettings(get func(string) string) (*settings, error) {
 	s := &settings{
 		provider: get(envProvider), cluster: get(envCluster), kubeconfig: get(envKubeconfig),
 		artifacts: get(envArtifacts), image: get(envImage), namespace: get(envNamespace),
-		core: get(envCore) == "1",
+		driver: get(envDriver), core: get(envCore) == "1",
 	}
 	if s.provider == "" {
 		s.provider = onLab
+	}
+	if s.driver == "" {
+		s.driver = "fake"
 	}
 	if s.namespace == "" {
 		s.namespace = "ladder-system"

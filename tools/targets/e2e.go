@@ -13,12 +13,17 @@ import (
 type E2e mg.Namespace
 
 // All brings a cluster up with Ladder in it, runs the suites and takes the
-// cluster down: `go tool mage e2e [-provider=kind|lab] [-run=REGEX] [-keep]
-// [-core]`. With -keep the cluster stays, for the next run or for a look.
-func (E2e) All(ctx context.Context, provider, run *string, keep, core *bool) error {
+// cluster down: `go tool mage e2e [-provider=kind|lab] [-driver=fake|nvml]
+// [-run=REGEX] [-keep] [-core]`. With -keep the cluster stays, for the next run
+// or for a look.
+func (E2e) All(ctx context.Context, provider, driver, run *string, keep, core *bool) error {
 	p := value(provider, "kind")
 	if p != "kind" && p != "lab" {
 		return fmt.Errorf("choosing the provider, -provider is kind or lab and not %q", p)
+	}
+	d := value(driver, "fake")
+	if p == "lab" && d != "fake" {
+		return fmt.Errorf("choosing the driver, the lab has no nodes for -driver %q", d)
 	}
 	lab, err := ladderLab(ctx)
 	if err != nil {
@@ -43,7 +48,7 @@ func (E2e) All(ctx context.Context, provider, run *string, keep, core *bool) err
 		}
 		return step("running the suites in a lab", func() error { return goTest(ctx, "e2e", byTest, env, args...) })
 	}
-	return withCluster(ctx, lab, value(keep, false), func(cluster []string) error {
+	return withCluster(ctx, lab, d, value(keep, false), func(cluster []string) error {
 		return step("running the suites on kind", func() error { return goTest(ctx, "e2e", byTest, append(env, cluster...), args...) })
 	})
 }
@@ -78,7 +83,7 @@ func (E2e) Upstream(ctx context.Context) error {
 }
 
 // withCluster runs f with the variables that tell tests about the cluster.
-func withCluster(ctx context.Context, lab func(...string) command, keep bool, f func(env []string) error) error {
+func withCluster(ctx context.Context, lab func(...string) command, driver string, keep bool, f func(env []string) error) error {
 	down := func() error {
 		if keep {
 			fmt.Println("the cluster is kept; `go tool mage e2e:down` takes it down")
@@ -86,7 +91,8 @@ func withCluster(ctx context.Context, lab func(...string) command, keep bool, f 
 		}
 		return step("taking the cluster down", func() error { return lab("e2e", "down").run(context.WithoutCancel(ctx)) })
 	}
-	if err := step("bringing up a cluster with Ladder", func() error { return lab("e2e", "up").run(ctx) }); err != nil {
+	up := lab("e2e", "up", "--driver", driver)
+	if err := step("bringing up a cluster with Ladder", func() error { return up.run(ctx) }); err != nil {
 		return errors.Join(err, down())
 	}
 	env, err := lab("e2e", "env").output(ctx)

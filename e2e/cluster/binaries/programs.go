@@ -21,6 +21,8 @@ const (
 	LadderFakeDriver   = "ladder-fake-driver"
 	LadderDevicePlugin = "ladder-device-plugin"
 	LadderProbe        = "ladder-probe"
+	LadderNVMLDriver   = "ladder-nvml-driver"
+	LadderFakeNVML     = "ladder-fakenvml"
 	Ladder             = "ladder"
 	// LadderOCIRuntime stands between a container engine and runc; see
 	// e2e/cluster/docker/ociruntime.
@@ -109,6 +111,8 @@ var own = []program{
 	{name: LadderFakeDriver, pkg: "drivers/cmd/ladder-fake-driver"},
 	{name: LadderDevicePlugin, pkg: "drivers/cmd/ladder-device-plugin"},
 	{name: LadderProbe, pkg: "drivers/cmd/ladder-probe"},
+	{name: LadderNVMLDriver, pkg: "drivers/cmd/ladder-nvml-driver", cgo: true, packages: []string{"gcc", "libc6-dev"}},
+	{name: LadderFakeNVML, pkg: "drivers/cmd/ladder-fakenvml"},
 	{name: Ladder, pkg: "tools/cmd/ladder"},
 	{name: LadderOCIRuntime, pkg: "e2e/cmd/ladder-oci-runtime"},
 }

@@ -25,7 +25,7 @@ takes it down again.`,
 }
 
 func newE2EUp() *cobra.Command {
-	var name, source string
+	var name, source, driver string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring up the cluster, or what of it is missing",
@@ -39,10 +39,15 @@ image, the nodes, Ladder's images and the chart. What is there is used again.`,
 			if err != nil {
 				return usage(err)
 			}
-			return harness.Up(ctx, harness.Options{Name: name, Source: s, Progress: cmd.ErrOrStderr()})
+			d, err := harness.ParseDriver(driver)
+			if err != nil {
+				return usage(err)
+			}
+			return harness.Up(ctx, harness.Options{Name: name, Driver: d, Source: s, Progress: cmd.ErrOrStderr()})
 		},
 	}
 	nameFlag(cmd, &name)
+	cmd.Flags().StringVar(&driver, "driver", string(harness.FakeDriver), "what drives the GPUs: fake, or nvml over a simulated libnvidia-ml")
 	cmd.Flags().StringVar(&source, "source", string(nodeimage.Auto), "where the node image comes from: auto, pull or build")
 	return cmd
 }
