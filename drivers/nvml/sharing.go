@@ -57,9 +57,21 @@ type gpusOf struct{ *Inventory }
 
 var _ sharing.GPUs = gpusOf{}
 
-// target finds a device's GPU, and says where it is gone for good.
-func (g gpusOf) target(device string) (*target, error) {
+// target finds a device's GPU, and says where it is gone for good: never while
+// nobody has looked.
+func (g gpusOf) target(ctx context.Context, device string) (*target, error) {
+	if err := g.wait(ctx); err != nil {
+		return nil, fmt.Errorf("waiting for the first look at the GPUs, %w", err)
+	}
 	t, err := g.Inventory.target(device)
+	if errors.Is(err, ErrNoDevice) {
+		g.mu.Lock()
+		away := g.away
+		g.mu.Unlock()
+		if away != nil {
+			return nil, unavailable(away)
+		}
+	}
 	if errors.Is(err, ErrNoDevice) || errors.Is(err, ErrGPUAbsent) && g.lost(device) {
 		return nil, fmt.Errorf("%w: %w", sharing.ErrGone, err)
 	}
@@ -71,8 +83,8 @@ func (g gpusOf) target(device string) (*target, error) {
 }
 
 // GPU implements [sharing.GPUs].
-func (g gpusOf) GPU(_ context.Context, device string) (sharing.GPU, error) {
-	t, err := g.target(device)
+func (g gpusOf) GPU(ctx context.Context, device string) (sharing.GPU, error) {
+	t, err := g.target(ctx, device)
 	if err != nil {
 		return sharing.GPU{}, err
 	}
@@ -82,7 +94,7 @@ func (g gpusOf) GPU(_ context.Context, device string) (sharing.GPU, error) {
 // ComputeMode implements [sharing.GPUs].
 func (g gpusOf) ComputeMode(ctx context.Context, device string) (sharing.Mode, error) {
 	const call = "nvmlDeviceGetComputeMode"
-	t, err := g.target(device)
+	t, err := g.target(ctx, device)
 	if err != nil {
 		return 0, err
 	}
@@ -99,7 +111,7 @@ func (g gpusOf) ComputeMode(ctx context.Context, device string) (sharing.Mode, e
 // SetComputeMode implements [sharing.GPUs].
 func (g gpusOf) SetComputeMode(ctx context.Context, device string, mode sharing.Mode) error {
 	const call = "nvmlDeviceSetComputeMode"
-	t, err := g.target(device)
+	t, err := g.target(ctx, device)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"gpuladder.dev/ladder/drivers/inventory"
 	"gpuladder.dev/ladder/drivers/nvml/sharing"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
@@ -21,9 +23,7 @@ func standIn(t *testing.T) string {
 	if os.Geteuid() != 0 {
 		t.Skip("a driver root needs root")
 	}
-	root, err := os.MkdirTemp("", "root") // sockets have short paths
-	must(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	root := t.TempDir()
 	for _, folder := range []string{"usr/bin", "dev/shm", "standin"} {
 		must(t, os.MkdirAll(filepath.Join(root, folder), 0o755))
 	}
@@ -39,8 +39,7 @@ func standIn(t *testing.T) string {
 
 func TestSimulatedSharing(t *testing.T) {
 	root := standIn(t)
-	data := filepath.Join(root, "d")
-	must(t, os.Mkdir(data, 0o700))
+	data := t.TempDir()
 	s := simulate(t, "t4", 2, func(c *Config) {
 		c.Sharing = &sharing.Config{Root: root, Data: data, BootIDFile: c.BootIDFile}
 	})
@@ -129,6 +128,26 @@ func TestSharingThatIsNotConfigured(t *testing.T) {
 		if _, err := New(t.Context(), c); err == nil || !strings.Contains(err.Error(), "configuring sharing") {
 			t.Errorf("%+v: got %v", config, err)
 		}
+	}
+}
+
+// TestSharingWhileNVMLIsAway: what is set on a GPU is not forgotten for it.
+func TestSharingWhileNVMLIsAway(t *testing.T) {
+	n := newNode(1)
+	n.initErr = nvml.ERROR_DRIVER_NOT_LOADED
+	r := run(t, n, "", nil)
+	_, err := (gpusOf{r.Inventory}).GPU(t.Context(), "gpu-18-00")
+	var away *UnavailableError
+	if errors.Is(err, sharing.ErrGone) || !errors.As(err, &away) {
+		t.Errorf("got %v", err)
+	}
+	n.change(func() { n.initErr = nvml.SUCCESS })
+	eventually(t, "the GPU is found", func() bool { return len(r.names(t)) == 1 })
+	if gpu, err := (gpusOf{r.Inventory}).GPU(t.Context(), "gpu-18-00"); err != nil || gpu.UUID != n.gpus[0].uuid || gpu.Partitioned {
+		t.Errorf("got %+v, %v", gpu, err)
+	}
+	if _, err := (gpusOf{r.Inventory}).GPU(t.Context(), "gpu-ff-00"); !errors.Is(err, sharing.ErrGone) {
+		t.Errorf("a device that is not there: %v", err)
 	}
 }
 

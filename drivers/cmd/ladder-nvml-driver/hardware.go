@@ -17,6 +17,7 @@ import (
 
 	"gpuladder.dev/ladder/drivers/nvml"
 	"gpuladder.dev/ladder/drivers/nvml/edits"
+	"gpuladder.dev/ladder/drivers/nvml/sharing"
 )
 
 // hardwareOptions are the flags of the hardware.
@@ -100,10 +101,16 @@ func (o *hardwareOptions) open(ctx context.Context, policy nvml.Policy, at place
 		}
 		sysfs = append(sysfs, deviceattribute.WithFSFromRoot(o.sysfs))
 	}
+	var shared *sharing.Config
+	if at.memory != "" { // with nothing remembered, nothing could be set back
+		shared = &sharing.Config{
+			Root: o.roots.Driver, Data: filepath.Dir(at.memory), BootIDFile: at.bootID,
+		}
+	}
 	return nvml.New(ctx, nvml.Config{
 		NVML: calls, Editor: edits.New(ctx, calls, o.roots), Policy: policy, MemoryFile: at.memory, BootIDFile: at.bootID,
 		RemoveUnknown: o.removeUnknown, Sysfs: sysfs, CallLimit: o.calls, EditLimit: o.edit, PollPeriod: o.poll,
-		RetryLimit: o.retry, Settle: o.settle, Registry: at.registry,
+		RetryLimit: o.retry, Settle: o.settle, Registry: at.registry, Sharing: shared,
 	})
 }
 

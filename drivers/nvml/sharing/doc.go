@@ -17,8 +17,9 @@
 //
 // They run in the driver root, which is made their root folder, under a time
 // limit; one that can't be killed is left behind. A daemon has a mount namespace
-// of its own, in which /dev/shm is the claim's folder: programs and daemon meet
-// there, and nobody else's do.
+// of its own, in which /dev/shm is the claim's folder, as it is in the claim's
+// containers: programs and daemon meet there, and nobody else's do. So the
+// driver root has to be neither writable nor to know the data folder.
 //
 // # Two drivers at once
 //
@@ -69,12 +70,11 @@ var ErrGone = errors.New("the GPU is gone")
 // Config is what sharing works with. GPUs, Data and BootIDFile are required.
 type Config struct {
 	GPUs GPUs
-	// Root is the driver root as this process sees it, RootOnHost as the container
-	// runtime does. Default: / and Root.
-	Root, RootOnHost string
-	// Data is the driver's data folder. Daemons' folders are below the same path
-	// in the driver root, where their programs see them.
-	Data string
+	// Root is the driver root as this process sees it. Default: /.
+	Root string
+	// Data is the driver's data folder, which has daemons' folders too. DataOnHost
+	// is the same folder as the container runtime sees it. Default: Data.
+	Data, DataOnHost string
 	// BootIDFile is read for the ID of the node's boot.
 	BootIDFile string
 	// Limit is how long one program may take, DaemonLimit a daemon to start or to
@@ -122,13 +122,13 @@ func New(config Config) (*Manager, error) {
 		config.Clock = clock.RealClock{}
 	}
 	config.Root = filepath.Clean("/" + config.Root)
-	if config.RootOnHost == "" {
-		config.RootOnHost = config.Root
-	}
 	data, err := filepath.Abs(config.Data)
 	if err != nil {
 		return nil, fmt.Errorf("configuring sharing, %w", err)
 	}
 	config.Data = data
+	if config.DataOnHost == "" {
+		config.DataOnHost = data
+	}
 	return &Manager{config: config, programs: programs{root: config.Root, limit: config.Limit}}, nil
 }

@@ -50,8 +50,8 @@ var standin = sync.OnceValues(func() ([]byte, error) {
 // node has GPUs gpu-0 and gpu-1, and gpu-2 in MIG mode.
 type node struct {
 	*testing.T
-	root, boot string
-	gpus       *gpus
+	root, boot, folder string
+	gpus               *gpus
 	*Manager
 }
 
@@ -64,12 +64,9 @@ func newNode(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := os.MkdirTemp("", "root") // sockets have short paths
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &node{T: t, root: root, boot: filepath.Join(root, "boot"), gpus: &gpus{modes: map[string]Mode{}}}
-	for _, folder := range []string{"usr/bin", "dev/shm", "standin", "data"} {
+	root := t.TempDir()
+	n := &node{T: t, root: root, boot: filepath.Join(root, "boot"), folder: t.TempDir(), gpus: &gpus{modes: map[string]Mode{}}}
+	for _, folder := range []string{"usr/bin", "dev/shm", "standin"} {
 		n.ok(os.MkdirAll(filepath.Join(root, folder), 0o755))
 	}
 	for _, name := range []string{"nvidia-smi", "nvidia-cuda-mps-control"} {
@@ -79,33 +76,27 @@ func newNode(t *testing.T) *node {
 	n.restart()
 	t.Cleanup(func() {
 		for _, claim := range []types.UID{"a", "b"} {
-			all, _ := processesOf("CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(n.folderOf(claim), "pipe"))
+			all, _ := processesOf("LADDER_MPS_FOLDER=" + n.folderOf(claim))
 			kill(all)
 			reap(all)
 		}
-		_ = os.RemoveAll(root)
 	})
 	return n
 }
 
-// restart is another driver on the node. Its data folder is of the host, and
-// the host's root is the driver root: both see it under one path.
+// restart is another driver on the node.
 func (n *node) restart() {
 	n.Helper()
 	made, err := New(Config{
-		GPUs: n.gpus, Root: n.root, RootOnHost: "/on/host", Data: n.data(), BootIDFile: n.boot,
+		GPUs: n.gpus, Root: n.root, Data: n.data(), DataOnHost: "/on/host", BootIDFile: n.boot,
 		Limit: 3 * time.Second, DaemonLimit: 4 * time.Second, Period: 20 * time.Millisecond,
 	})
 	n.ok(err)
 	n.Manager = made
 }
 
-// data is the data folder, which is at the same place in the driver root.
-func (n *node) data() string {
-	data := filepath.Join(n.root, "data")
-	_ = os.MkdirAll(filepath.Join(n.root, data), 0o755)
-	return data
-}
+// data is the data folder, which is not in the driver root.
+func (n *node) data() string { return n.folder }
 
 func (n *node) ok(err error) {
 	n.Helper()
@@ -158,7 +149,7 @@ func (n *node) unshare(device string, claim types.UID) error {
 // daemons are the processes of a claim's daemon.
 func (n *node) daemons(claim types.UID) []int {
 	n.Helper()
-	all, err := processesOf("CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(n.folderOf(claim), "pipe"))
+	all, err := processesOf("LADDER_MPS_FOLDER=" + n.folderOf(claim))
 	n.ok(err)
 	return all
 }
@@ -185,7 +176,7 @@ func (n *node) nothing(when string) {
 			n.Errorf("%s: %s has compute mode %d", when, device, mode)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(n.root, n.data(), "mps", "*")); len(left) != 0 {
+	if left, _ := filepath.Glob(filepath.Join(n.data(), "mps", "*")); len(left) != 0 {
 		n.Errorf("%s: folders are left: %v", when, left)
 	}
 	for _, claim := range []types.UID{"a", "b"} {

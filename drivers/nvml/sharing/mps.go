@@ -24,42 +24,40 @@ import (
 
 const (
 	control = "nvidia-cuda-mps-control"
-	// pipeVariable tells programs and daemon where they meet.
-	pipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
-	// containerPipe is where containers have it, which is CUDA's default.
-	containerPipe = "/tmp/nvidia-mps"
-	// longestSocket is the longest name of a socket in that folder.
-	longestSocket = "/control_privileged"
-	maxSocketPath = 107 // unix(7): sun_path, without its end
-	mib           = 1 << 20
+	// shm is where a claim's folder is, in its containers and for its daemon.
+	shm = "/dev/shm"
+	// pipes and logs are in it. That programs and daemon meet in the one is told
+	// to both by the same variable.
+	pipes        = "nvidia-mps"
+	logs         = "nvidia-mps-log"
+	pipeVariable = "CUDA_MPS_PIPE_DIRECTORY=" + shm + "/" + pipes
+	// folderVariable tells the processes of one claim's daemon from others.
+	folderVariable = "LADDER_MPS_FOLDER="
+	mib            = 1 << 20
 )
 
-// folderOf a claim's daemon, in the driver root. Its name is short, since the
-// paths of sockets are limited.
-func (m *Manager) folderOf(claim types.UID) string {
+// folder of a claim's daemon, in the data folder.
+func folder(claim types.UID) string {
 	sum := sha256.Sum256([]byte(claim))
-	return filepath.Join(m.config.Data, "mps", hex.EncodeToString(sum[:8]))
+	return filepath.Join("mps", hex.EncodeToString(sum[:8]))
 }
 
-// here is a path of the driver root as this process sees it.
-func (m *Manager) here(path string) string { return filepath.Join(m.config.Root, path) }
+// folderOf is its path.
+func (m *Manager) folderOf(claim types.UID) string {
+	return filepath.Join(m.config.Data, folder(claim))
+}
 
 // addMPS adds what a container needs to reach the claim's daemon.
 func (m *Manager) addMPS(edits *specs.ContainerEdits, claim types.UID) {
-	folder := filepath.Join(m.config.RootOnHost, m.folderOf(claim))
-	edits.Env = append(edits.Env, pipeVariable+"="+containerPipe)
-	edits.Mounts = append(edits.Mounts,
-		&specs.Mount{HostPath: filepath.Join(folder, "pipe"), ContainerPath: containerPipe, Options: []string{"rw", "nosuid", "nodev", "bind"}},
-		&specs.Mount{HostPath: filepath.Join(folder, "shm"), ContainerPath: "/dev/shm", Options: []string{"rw", "nosuid", "nodev", "bind"}},
-	)
+	edits.Env = append(edits.Env, pipeVariable)
+	edits.Mounts = append(edits.Mounts, &specs.Mount{
+		HostPath: filepath.Join(m.config.DataOnHost, folder(claim)), ContainerPath: shm, Options: []string{"rw", "nosuid", "nodev", "bind"},
+	})
 }
 
 // wanted is the daemon that a claim's devices call for.
 func (m *Manager) wanted(ctx context.Context, s *state, claim types.UID) (*daemon, error) {
 	d := &daemon{Folder: m.folderOf(claim)}
-	if pipe := filepath.Join(d.Folder, "pipe"); len(pipe)+len(longestSocket) > maxSocketPath {
-		return nil, fmt.Errorf("the path of the data folder is too long for sockets: %s%s", pipe, longestSocket)
-	}
 	for n, name := range s.devicesOf(claim) {
 		gpu, err := m.config.GPUs.GPU(ctx, name)
 		if err != nil {
@@ -125,22 +123,25 @@ func (m *Manager) serve(ctx context.Context, s *state, claim types.UID) error {
 func (m *Manager) begin(ctx context.Context, d *daemon) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, m.config.DaemonLimit, fmt.Errorf("the MPS daemon was not ready within %v", m.config.DaemonLimit))
 	defer cancel()
-	// Programs of any user use the folders.
-	for folder, mode := range map[string]os.FileMode{"": 0o755, "pipe": 0o777, "log": 0o755, "shm": os.ModeSticky | 0o777} {
-		path := filepath.Join(m.here(d.Folder), folder)
-		if err := os.MkdirAll(path, 0o755); err != nil {
+	// Programs of any user use what is not the logs.
+	for _, made := range []struct {
+		path string
+		mode os.FileMode
+	}{
+		{filepath.Dir(d.Folder), 0o711}, {d.Folder, os.ModeSticky | 0o777},
+		{filepath.Join(d.Folder, pipes), 0o777}, {filepath.Join(d.Folder, logs), 0o700},
+	} {
+		if err := os.MkdirAll(made.path, 0o700); err != nil {
 			return fmt.Errorf("making a daemon's folder, %w", err)
 		}
-		if err := os.Chmod(path, mode); err != nil {
+		if err := os.Chmod(made.path, made.mode); err != nil {
 			return fmt.Errorf("making a daemon's folder, %w", err)
 		}
 	}
 	if _, err := m.programs.run(ctx, call{
 		program: control, args: []string{"-d"},
-		env: []string{
-			"CUDA_VISIBLE_DEVICES=" + strings.Join(d.UUIDs, ","), d.pipe(), "CUDA_MPS_LOG_DIRECTORY=" + filepath.Join(d.Folder, "log"),
-		},
-		shm: m.here(filepath.Join(d.Folder, "shm")), log: m.here(filepath.Join(d.Folder, "log", "start.log")),
+		env: append(d.env(), "CUDA_VISIBLE_DEVICES="+strings.Join(d.UUIDs, ","), "CUDA_MPS_LOG_DIRECTORY="+shm+"/"+logs),
+		shm: d.Folder, log: filepath.Join(d.Folder, logs, "start.log"),
 	}); err != nil {
 		return fmt.Errorf("starting an MPS daemon, %w", err)
 	}
@@ -155,7 +156,10 @@ func (m *Manager) begin(ctx context.Context, d *daemon) error {
 	return m.limit(ctx, d)
 }
 
-func (d *daemon) pipe() string { return pipeVariable + "=" + filepath.Join(d.Folder, "pipe") }
+// mark is a variable that the daemon's processes have, and no others.
+func (d *daemon) mark() string { return folderVariable + d.Folder }
+
+func (d *daemon) env() []string { return []string{pipeVariable, d.mark()} }
 
 // limit sets the limits, and reads back what can be.
 func (m *Manager) limit(ctx context.Context, d *daemon) error {
@@ -203,7 +207,7 @@ func (m *Manager) percentage(ctx context.Context, d *daemon) (float64, error) {
 
 // ask gives a daemon one command.
 func (m *Manager) ask(ctx context.Context, d *daemon, command string) (string, error) {
-	said, err := m.programs.run(ctx, call{program: control, env: []string{d.pipe()}, stdin: command + "\n", limit: m.config.Limit / 2})
+	said, err := m.programs.run(ctx, call{program: control, env: d.env(), stdin: command + "\n", shm: d.Folder, limit: m.config.Limit / 2})
 	if err != nil {
 		return "", fmt.Errorf("asking an MPS daemon to %s, %w", command, err)
 	}
@@ -213,12 +217,12 @@ func (m *Manager) ask(ctx context.Context, d *daemon, command string) (string, e
 // end ends the daemon of a claim, if it has one, and removes its folder.
 func (m *Manager) end(ctx context.Context, s *state, claim types.UID) error {
 	d := s.Daemons[claim]
-	folder := m.folderOf(claim)
+	path := m.folderOf(claim)
 	if d == nil {
-		if _, err := os.Stat(m.here(folder)); err != nil {
+		if _, err := os.Stat(path); err != nil {
 			return nil // it never had one, or that has ended
 		}
-		d = &daemon{Folder: folder} // not remembered
+		d = &daemon{Folder: path} // not remembered
 	}
 	if s.Daemons[claim] != nil && !d.Ending {
 		d.Ending = true
@@ -229,7 +233,7 @@ func (m *Manager) end(ctx context.Context, s *state, claim types.UID) error {
 	if err := m.stop(ctx, d); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(m.here(folder)); err != nil {
+	if err := os.RemoveAll(path); err != nil {
 		return fmt.Errorf("removing a daemon's folder, %w", err)
 	}
 	delete(s.Daemons, claim)
@@ -238,7 +242,7 @@ func (m *Manager) end(ctx context.Context, s *state, claim types.UID) error {
 
 // stop ends the processes of a daemon: it is asked to, and then killed.
 func (m *Manager) stop(ctx context.Context, d *daemon) error {
-	all, err := processesOf(d.pipe())
+	all, err := processesOf(d.mark())
 	if err != nil || len(all) == 0 {
 		return err
 	}
@@ -249,7 +253,7 @@ func (m *Manager) stop(ctx context.Context, d *daemon) error {
 	ended := all
 	deadline := m.config.Clock.Now().Add(m.config.DaemonLimit / 2)
 	for killed := false; ; {
-		if all, err = processesOf(d.pipe()); err != nil || len(all) == 0 {
+		if all, err = processesOf(d.mark()); err != nil || len(all) == 0 {
 			reap(ended)
 			return err
 		}

@@ -21,12 +21,11 @@ func TestMPS(t *testing.T) {
 	n.gpus.modes["gpu-0"] = ModeDefault
 	edits := n.mustShare("gpu-0", "a", narrow)
 	folder := n.folderOf("a")
-	if !slices.Equal(edits.Env, []string{"LADDER_SHARING=MPS", "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"}) {
+	if !slices.Equal(edits.Env, []string{"LADDER_SHARING=MPS", "CUDA_MPS_PIPE_DIRECTORY=/dev/shm/nvidia-mps"}) {
 		t.Errorf("the variables are %v", edits.Env)
 	}
-	if len(edits.Mounts) != 2 || edits.Mounts[0].HostPath != "/on/host"+folder+"/pipe" || edits.Mounts[0].ContainerPath != "/tmp/nvidia-mps" ||
-		edits.Mounts[1].HostPath != "/on/host"+folder+"/shm" || edits.Mounts[1].ContainerPath != "/dev/shm" {
-		t.Errorf("the mounts are %+v, %+v", edits.Mounts[0], edits.Mounts[1])
+	if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != "/on/host/mps/"+filepath.Base(folder) || edits.Mounts[0].ContainerPath != "/dev/shm" {
+		t.Errorf("the mounts are %+v", edits.Mounts)
 	}
 	want := "nvidia-cuda-mps-control -d; nvidia-cuda-mps-control daemon; gpus GPU-of-gpu-0; " +
 		"told set_default_active_thread_percentage 30; told set_default_device_pinned_mem_limit 0 2048M"
@@ -37,15 +36,15 @@ func TestMPS(t *testing.T) {
 		t.Errorf("the compute mode is %d", mode)
 	}
 	// The daemon's /dev/shm is the claim's, and nobody else's.
-	if _, err := os.Stat(filepath.Join(n.root, folder, "shm/standin")); err != nil {
+	if _, err := os.Stat(filepath.Join(folder, "standin")); err != nil {
 		t.Error(err)
 	}
 	if left, err := os.ReadDir(filepath.Join(n.root, "dev/shm")); err != nil || len(left) != 0 {
 		t.Errorf("the node's /dev/shm has %v, %v", left, err)
 	}
 	// Other users' programs reach it.
-	for part, mode := range map[string]os.FileMode{"pipe": 0o777, "shm": os.ModeSticky | 0o777} {
-		if info, err := os.Stat(filepath.Join(n.root, folder, part)); err != nil || info.Mode() != mode|os.ModeDir {
+	for part, mode := range map[string]os.FileMode{"": os.ModeSticky | 0o777, "nvidia-mps": 0o777, "nvidia-mps-log": 0o700} {
+		if info, err := os.Stat(filepath.Join(folder, part)); err != nil || info.Mode() != mode|os.ModeDir {
 			t.Errorf("%s: %v, %v", part, info.Mode(), err)
 		}
 	}
@@ -216,13 +215,4 @@ func TestACrashBeforeTheLimits(t *testing.T) {
 	}
 	n.ok(n.unshare("gpu-0", "a"))
 	n.nothing("in the end")
-}
-
-func TestAPathThatIsTooLong(t *testing.T) {
-	n := newNode(t)
-	n.config.Data = filepath.Join(n.data(), strings.Repeat("x", 80))
-	n.ok(os.MkdirAll(n.config.Data, 0o755))
-	if _, err := n.share("gpu-0", "a", mps); err == nil || !strings.Contains(err.Error(), "too long for sockets") {
-		t.Errorf("got %v", err)
-	}
 }

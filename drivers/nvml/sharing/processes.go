@@ -12,9 +12,8 @@ import (
 	"syscall"
 )
 
-// processesOf are those that have a variable, such as CUDA_MPS_PIPE_DIRECTORY
-// with the path of one claim's folder: its daemon, the servers that this has
-// started, and commands to it. Containers have another path in it.
+// processesOf are those that have a variable: a claim's daemon, the servers that
+// this has started, and commands to it. Containers do not have it.
 func processesOf(variable string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -50,7 +50,7 @@ type device struct {
 
 // daemon is what an MPS daemon was started with.
 type daemon struct {
-	// Folder is its own, in the driver root.
+	// Folder is its own, in the data folder.
 	Folder string `json:"folder"`
 	// UUIDs are its GPUs, which it calls by their place in this list, from 0.
 	UUIDs []string `json:"uuids"`

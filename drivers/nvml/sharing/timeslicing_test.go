@@ -178,7 +178,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	m, err := New(Config{GPUs: &gpus{}, Data: "/d", BootIDFile: "/b"})
-	if err != nil || m.config.Root != "/" || m.config.RootOnHost != "/" || m.config.Limit != DefaultLimit || m.config.Clock == nil {
+	if err != nil || m.config.Root != "/" || m.config.DataOnHost != "/d" || m.config.Limit != DefaultLimit || m.config.Clock == nil {
 		t.Errorf("the configuration is %+v, %v", m.config, err)
 	}
 }
