@@ -57,6 +57,21 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestTheDocumentedPolicy is one of those above, as it stands there.
+func TestTheDocumentedPolicy(t *testing.T) {
+	page, err := os.ReadFile("../../docs/sharing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, err := os.ReadFile("testdata/golden/sharing.policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(page, append([]byte("```yaml\n"), policy...)) {
+		t.Error("docs/sharing.md shows another policy than testdata/golden/sharing.policy.yaml")
+	}
+}
+
 func compileAll(t *testing.T, policy *v1alpha1.AcceleratorPolicy) []byte {
 	t.Helper()
 	revision, err := compile.Revision(policy, 3)

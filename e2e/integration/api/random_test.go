@@ -59,6 +59,14 @@ func randomSpec(r *rand.Rand) v1alpha1.AcceleratorPolicySpec {
 		})
 	}
 	if r.IntN(4) == 0 {
+		s.Constraints.Isolation = pick(r, "", v1alpha1.IsolationExclusive, v1alpha1.IsolationShared)
+		s.Sharing = &v1alpha1.Sharing{
+			Strategy:    pick(r, "", v1alpha1.SharingExclusive, v1alpha1.SharingTimeSlicing, v1alpha1.SharingMPS),
+			TimeSlicing: pick(r, nil, nil, &v1alpha1.TimeSlicing{}, &v1alpha1.TimeSlicing{Interval: v1alpha1.IntervalShort}),
+			MPS:         pick(r, nil, nil, &v1alpha1.MPS{}, &v1alpha1.MPS{ActiveThreadPercentage: pick(r, nil, ptr.To[int32](0), ptr.To[int32](50))}),
+		}
+	}
+	if r.IntN(4) == 0 {
 		durations := []*metav1.Duration{nil, lasting(time.Second), lasting(30 * time.Second), lasting(time.Minute)}
 		s.Retry = v1alpha1.RetryPolicy{InitialBackoff: pick(r, durations...), MaxBackoff: pick(r, durations...)}
 		s.OnUnhealthy = v1alpha1.OnUnhealthy{

@@ -29,6 +29,22 @@ spec:
   - {name: any, after: 10m}
 `
 
+func TestPolicyShowSaysSharing(t *testing.T) {
+	for sharing, want := range map[string]string{
+		"{strategy: TimeSlicing}": "TimeSlicing, interval Default",
+		"{strategy: MPS}":         "MPS",
+		"{strategy: MPS, mps: {activeThreadPercentage: 25, pinnedDeviceMemoryLimit: 5Gi}}": "MPS, 25 % of the threads, 5Gi of the memory",
+		"{strategy: Exclusive}": "",
+	} {
+		doc := "apiVersion: gpuladder.dev/v1alpha1\nkind: AcceleratorPolicy\nmetadata: {name: p}\nspec: {tiers: [{name: any}], sharing: " + sharing + "}\n"
+		path := write(t, t.TempDir(), "p.yaml", doc)
+		said := ladder(t, "policy", "show", "p", "-f", path).want(t, 0).stdout
+		if line := "  sharing      " + want + "\n"; strings.Contains(said, line) != (want != "") || strings.Contains(said, "sharing") != (want != "") {
+			t.Errorf("%s: it says\n%s", sharing, said)
+		}
+	}
+}
+
 func TestPolicyShow(t *testing.T) {
 	dir := t.TempDir()
 	path := write(t, dir, "p.yaml", fullPolicy)

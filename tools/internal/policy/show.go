@@ -108,6 +108,24 @@ func show(p *v1alpha1.AcceleratorPolicy, revisions []*v1alpha1.PolicyRevision) s
 	return v
 }
 
+// sharing is how devices are shared, in a line.
+func sharing(s *v1alpha1.Sharing) string {
+	said := string(s.Strategy)
+	if s.Strategy == v1alpha1.SharingTimeSlicing {
+		return said + ", interval " + string(s.Interval())
+	}
+	if s.MPS == nil {
+		return said
+	}
+	if p := s.MPS.ActiveThreadPercentage; p != nil {
+		said += fmt.Sprintf(", %d %% of the threads", *p)
+	}
+	if limit := s.MPS.PinnedDeviceMemoryLimit; limit != nil {
+		said += ", " + limit.String() + " of the memory"
+	}
+	return said
+}
+
 func (v shown) text(w io.Writer, s command.Streams) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "AcceleratorPolicy %s\n", s.Paint(command.Strong, v.Name))
@@ -121,6 +139,9 @@ func (v shown) text(w io.Writer, s command.Streams) error {
 	fact("mixModels", "%s", v.Spec.MixModels)
 	fact("preempts", "%s", v.Spec.Preempts)
 	fact("onUnhealthy", "%s", v.Spec.OnUnhealthy.Action)
+	if !v.Spec.Sharing.IsExclusive() {
+		fact("sharing", "%s", sharing(v.Spec.Sharing))
+	}
 	if constraints := v.constraints(); len(constraints) > 0 {
 		b.WriteString("\nConstraints, in every tier:\n")
 		for _, c := range constraints {
