@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -53,6 +54,9 @@ func TestSimulatedSharing(t *testing.T) {
 	must(t, all.SetComputeMode(t.Context(), s.name(0), 2))
 	for _, strategy := range []v1alpha1.SharingStrategy{v1alpha1.SharingTimeSlicing, v1alpha1.SharingMPS} {
 		edits, err := s.Share(t.Context(), s.name(0), "uid", v1alpha1.Sharing{Strategy: strategy})
+		if errors.Is(err, syscall.EPERM) {
+			t.Skip("a driver root needs the right to mount and to change the root folder")
+		}
 		must(t, err)
 		if len(edits.Env) == 0 || edits.Env[0] != "LADDER_SHARING="+string(strategy) {
 			t.Errorf("the edits are %+v", edits)
