@@ -85,10 +85,14 @@ func TestParametersThatAreRefused(t *testing.T) {
 		change func(n *node, claim *resourcev1.ResourceClaim)
 		want   string
 	}{
-		"unknown version": {func(_ *node, c *resourcev1.ResourceClaim) { configure(c, parameters(ofClass, mps), unknown) },
-			"its parameters can't be used (number 2 of its allocation, FromClaim), reading parameters, they are gpuladder.dev/v2/GPUConfig"},
-		"unknown field": {func(_ *node, c *resourcev1.ResourceClaim) { configure(c, parameters(ofClass, `{"mode":1}`)) },
-			`(number 1 of its allocation, FromClass), reading GPUConfig, unknown field "sharing.mode"`},
+		"unknown version": {
+			func(_ *node, c *resourcev1.ResourceClaim) { configure(c, parameters(ofClass, mps), unknown) },
+			"its parameters can't be used (number 2 of its allocation, FromClaim), reading parameters, they are gpuladder.dev/v2/GPUConfig",
+		},
+		"unknown field": {
+			func(_ *node, c *resourcev1.ResourceClaim) { configure(c, parameters(ofClass, `{"mode":1}`)) },
+			`(number 1 of its allocation, FromClass), reading GPUConfig, unknown field "sharing.mode"`,
+		},
 		"invalid": {func(_ *node, c *resourcev1.ResourceClaim) {
 			configure(c, parameters(ofClaim, `{"strategy":"MPS","mps":{"activeThreadPercentage":200}}`))
 		}, "sharing.mps.activeThreadPercentage: Invalid value: 200"},

@@ -3,7 +3,6 @@ package nvml
 import (
 	"errors"
 	"fmt"
-
 	"slices"
 	"strings"
 	"testing"

@@ -73,8 +73,6 @@ type testCompute struct {
 	info  nvml.ComputeInstanceInfo
 }
 
-const gib = 1 << 30
-
 // newNode has GPUs of 80 GB at the buses 0x18, 0x28, …
 func newNode(gpus int) *node {
 	n := &node{events: make(chan nvml.EventData, 16), lacks: map[string]bool{}, failing: map[string]nvml.Return{}}

@@ -191,7 +191,7 @@ func (s *session) readECC(ctx context.Context, c caller, handle nvml.Device, val
 		return handle.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
 	})
 	if err != nil && absent(err) {
-		return -1, nil //nolint:nilerr // it has no ECC, or it is off
+		return -1, nil // it has no ECC, or it is off
 	}
 	return int64(count), err //nolint:gosec // a count of errors
 }

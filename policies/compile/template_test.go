@@ -219,7 +219,7 @@ func TestSharingGoesToTheDriver(t *testing.T) {
 		}
 	}
 	for name, spec := range map[string]v1alpha1.AcceleratorPolicySpec{
-		"contradicts constraints.isolation":      {Constraints: v1alpha1.Constraints{Isolation: v1alpha1.IsolationExclusive}},
+		"contradicts constraints.isolation":     {Constraints: v1alpha1.Constraints{Isolation: v1alpha1.IsolationExclusive}},
 		"that driver has parameters of its own": {Driver: v1alpha1.NVIDIADriverName},
 	} {
 		spec.Tiers, spec.Sharing = []v1alpha1.Tier{{Name: "any"}}, &v1alpha1.Sharing{Strategy: v1alpha1.SharingMPS}

@@ -210,8 +210,10 @@ func nvidia(t *testing.T, nodes string, env ...string) container {
 
 func TestNVIDIAsNodes(t *testing.T) {
 	two := []string{"LADDER_VISIBLE_DEVICES=gpu-11-00,gpu-12-00", "LADDER_MODEL=H100", "LADDER_DEVICE_GPU_11_00=H100", "LADDER_DEVICE_GPU_12_00=H100"}
-	slices := []string{"LADDER_VISIBLE_DEVICES=gpu-11-00-mig-1g10gb-19-0,gpu-11-00-mig-1g10gb-19-1", "LADDER_MODEL=H100",
-		"LADDER_DEVICE_GPU_11_00_MIG_1G10GB_19_0=H100", "LADDER_DEVICE_GPU_11_00_MIG_1G10GB_19_1=H100"}
+	slices := []string{
+		"LADDER_VISIBLE_DEVICES=gpu-11-00-mig-1g10gb-19-0,gpu-11-00-mig-1g10gb-19-1", "LADDER_MODEL=H100",
+		"LADDER_DEVICE_GPU_11_00_MIG_1G10GB_19_0=H100", "LADDER_DEVICE_GPU_11_00_MIG_1G10GB_19_1=H100",
+	}
 	for name, test := range map[string]struct {
 		c       container
 		devices int

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -128,8 +129,10 @@ func (m *Manager) begin(ctx context.Context, d *daemon) error {
 		path string
 		mode os.FileMode
 	}{
-		{filepath.Dir(d.Folder), 0o711}, {d.Folder, os.ModeSticky | 0o777},
-		{filepath.Join(d.Folder, pipes), 0o777}, {filepath.Join(d.Folder, logs), 0o700},
+		{filepath.Dir(d.Folder), 0o711},
+		{d.Folder, os.ModeSticky | 0o777},
+		{filepath.Join(d.Folder, pipes), 0o777},
+		{filepath.Join(d.Folder, logs), 0o700},
 	} {
 		if err := os.MkdirAll(made.path, 0o700); err != nil {
 			return fmt.Errorf("making a daemon's folder, %w", err)
@@ -219,8 +222,10 @@ func (m *Manager) end(ctx context.Context, s *state, claim types.UID) error {
 	d := s.Daemons[claim]
 	path := m.folderOf(claim)
 	if d == nil {
-		if _, err := os.Stat(path); err != nil {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			return nil // it never had one, or that has ended
+		} else if err != nil {
+			return fmt.Errorf("looking for the folder of an MPS daemon, %w", err)
 		}
 		d = &daemon{Folder: path} // not remembered
 	}
