@@ -50,6 +50,7 @@ var standin = sync.OnceValues(func() ([]byte, error) {
 
 // node has GPUs gpu-0 and gpu-1, and gpu-2 in MIG mode.
 type node struct {
+	limit, daemonLimit time.Duration
 	*testing.T
 	root, boot, folder string
 	gpus               *gpus
@@ -74,7 +75,7 @@ func newNode(t *testing.T) *node {
 		n.ok(os.WriteFile(filepath.Join(root, "usr/bin", name), program, 0o755))
 	}
 	n.ok(os.WriteFile(n.boot, []byte("boot-1\n"), 0o600))
-	n.restart()
+	n.patient()
 	if _, err := n.programs.run(t.Context(), call{program: "nvidia-smi", shm: n.folder}); errors.Is(err, syscall.EPERM) {
 		t.Skip("a driver root needs the right to mount and to change the root folder")
 	}
@@ -89,12 +90,26 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
+// patient is another driver that waits for as long as a busy machine needs;
+// impatient is one that soon finds that a program hangs.
+func (n *node) patient() {
+	n.Helper()
+	n.limit, n.daemonLimit = time.Minute, time.Minute
+	n.restart()
+}
+
+func (n *node) impatient() {
+	n.Helper()
+	n.limit, n.daemonLimit = 3*time.Second, 4*time.Second
+	n.restart()
+}
+
 // restart is another driver on the node.
 func (n *node) restart() {
 	n.Helper()
 	made, err := New(Config{
 		GPUs: n.gpus, Root: n.root, Data: n.data(), DataOnHost: "/on/host", BootIDFile: n.boot,
-		Limit: 3 * time.Second, DaemonLimit: 4 * time.Second, Period: 20 * time.Millisecond,
+		Limit: n.limit, DaemonLimit: n.daemonLimit, Period: 20 * time.Millisecond,
 	})
 	n.ok(err)
 	n.Manager = made

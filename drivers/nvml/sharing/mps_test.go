@@ -114,7 +114,7 @@ func TestDaemonsThatMisbehave(t *testing.T) {
 		t.Run(trouble, func(t *testing.T) {
 			n := newNode(t)
 			n.breaks(control, trouble)
-			begun := time.Now()
+			n.impatient()
 			if _, err := n.share("gpu-0", "a", narrow); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("got %v, want %s", err, want)
 			}
@@ -124,11 +124,9 @@ func TestDaemonsThatMisbehave(t *testing.T) {
 			if shared, err := n.Shared(t.Context()); err != nil || len(shared) != 1 {
 				t.Errorf("shared are %v, %v", shared, err)
 			}
+			n.patient()
 			n.ok(n.unshare("gpu-0", "a"))
 			n.nothing("in the end")
-			if took := time.Since(begun); took > 40*time.Second {
-				t.Errorf("it took %v", took)
-			}
 		})
 	}
 }
@@ -139,6 +137,7 @@ func TestADaemonThatDoesNotQuit(t *testing.T) {
 		n := newNode(t)
 		n.mustShare("gpu-0", "a", mps)
 		n.breaks(control, trouble)
+		n.impatient()
 		n.ok(n.unshare("gpu-0", "a"))
 		n.nothing(trouble)
 	}
@@ -154,11 +153,11 @@ func TestADaemonThatDies(t *testing.T) {
 			n.ok(syscall.Kill(pid, signal))
 		}
 		n.calls()
-		n.restart()
+		n.impatient()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- n.Manager.Run(ctx) }()
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 			after := n.daemons("a")
 			if len(after) > 0 && !slices.ContainsFunc(after, func(pid int) bool { return slices.Contains(before, pid) }) && n.ready("a") {
 				break
@@ -176,6 +175,7 @@ func TestADaemonThatDies(t *testing.T) {
 			t.Errorf("%s: when the driver has ended, its processes are %v", how, all)
 		}
 	}
+	n.patient()
 	n.ok(n.unshare("gpu-0", "a"))
 	n.nothing("in the end")
 }
