@@ -71,3 +71,8 @@ in ladder-system; those are replaced.
 {{- end -}}
 {{- $text | replace "labels: {app.kubernetes.io/managed-by: ladder}" (printf "labels: %s" $labels) -}}
 {{- end }}
+
+{{/* The image of the driver that is installed, which has the programs of `helm test` too. */}}
+{{- define "ladder.driverImage" -}}
+{{ eq .Values.driver.kind "nvml" | ternary .Values.driver.nvml.image .Values.driver.image | toYaml }}
+{{- end }}
