@@ -1,5 +1,5 @@
-// Package fault is `ladder fault`: it makes the fake driver of a node misbehave
-// while it runs, over the driver's socket.
+// Package fault is `ladder fault`: it makes the driver of a node misbehave while it
+// runs, over the driver's socket.
 package fault
 
 import (
@@ -30,17 +30,23 @@ func NewCommand(s command.Streams) *cobra.Command {
 	f := &shared{streams: s, format: command.Text, getenv: os.Getenv}
 	cmd := &cobra.Command{
 		Use:   "fault",
-		Short: "Make the fake driver of this node misbehave",
-		Long: `Fault puts faults of the fake driver in force and ends them, over the driver's
-socket on the same node. Faults are off unless the driver was started with
---allow-faults. A fault holds until it is cleared, also over a restart of the
-driver, unless its own help says otherwise.
+		Short: "Make the driver of this node misbehave",
+		Long: `Fault puts faults of a driver in force, the fake one or that of NVIDIA's GPUs,
+and ends them, over the driver's socket on the same node. Faults are off unless
+the driver was started with --allow-faults. A fault holds until it is cleared,
+also over a restart of the driver, unless its own help says otherwise.
+
+Faults of devices are added to what the hardware says. Over a simulated NVML the
+hardware itself can have them, by ladder-fakenvml in the container fakenvml.
 
 Exit code 0: done; 1: the driver does not answer, or failed; 2: the driver has
 no such device or fault, or the command line makes no sense.`,
 		Example: `  # In a cluster, on one of the nodes and on the node of a Pod
   kubectl -n ladder-system exec ds/ladder-driver -- /ladder fault xid gpu-0 79
   kubectl -n ladder-system exec ladder-driver-x7k2p -- /ladder fault list
+
+  # Of the simulated NVML's hardware
+  kubectl -n ladder-system exec ds/ladder-driver -c fakenvml -- /ladder-fakenvml fault xid 0 79
 
   {{ladder}} fault crash-at after-cdi
   {{ladder}} fault clear`,

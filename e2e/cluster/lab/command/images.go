@@ -22,7 +22,9 @@ func newImages() *cobra.Command {
 		Use:   "images",
 		Short: "Build the images of Ladder",
 		Long: `Build the images of Ladder from the working tree, without a registry. Each is a
-Dockerfile and static programs; all bear one tag, a hash of what is in them.`,
+Dockerfile and programs, static but for the driver of NVIDIA's GPUs, which brings
+the C library that it was linked against. All bear one tag, a hash of what is in
+them.`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
