@@ -338,3 +338,13 @@ func TestFaultsOfBoards(t *testing.T) {
 		t.Errorf("an unknown device: %v", err)
 	}
 }
+
+// TestUnknownCommand ends with 2 wherever it is said.
+func TestUnknownCommand(t *testing.T) {
+	for _, group := range []string{"", "fault", "completion"} {
+		want := strings.TrimSpace("ladder-fakenvml "+group) + `"; see`
+		if code, said := call(t, append(strings.Fields(group), "bogus")...); code != 2 || !strings.Contains(said, `unknown command "bogus" for "`+want) {
+			t.Errorf("%s: ended with %d, said %q", group, code, said)
+		}
+	}
+}

@@ -9,5 +9,5 @@ import (
 )
 
 func main() {
-	os.Exit(command.Report(command.New().ExecuteContext(context.Background()), os.Stderr))
+	os.Exit(command.Execute(context.Background(), command.New(), os.Stderr))
 }

@@ -20,6 +20,8 @@ func TestBadCommandLine(t *testing.T) {
 		"unknown flag":          {[]string{"decide", "--fast"}, "unknown flag: --fast; see 'ladder decide --help'"},
 		"unknown short flag":    {[]string{"decide", "-z"}, "unknown shorthand flag: 'z' in -z; see 'ladder decide --help'"},
 		"unknown subcommand":    {[]string{"policy", "lnt"}, `unknown command "lnt" for "ladder policy"; did you mean lint?; see 'ladder policy --help'`},
+		"unknown shell":         {[]string{"completion", "foo"}, `unknown command "foo" for "ladder completion"; see 'ladder completion --help'`},
+		"unknown topic":         {[]string{"help", "policy", "foo"}, `there is no command "policy foo"; see 'ladder help --help'`},
 		"unknown output":        {[]string{"decide", "-f", "x", "-o", "wide"}, `invalid argument "wide" for "-o, --output" flag: must be text, json or yaml`},
 		"no files":              {[]string{"decide"}, "decide needs -f FILE, DIR or -"},
 		"arguments for decide":  {[]string{"decide", "file.yaml"}, "; see 'ladder decide --help'"},
@@ -37,6 +39,22 @@ func TestBadCommandLine(t *testing.T) {
 				t.Errorf("stdout %q, stderr %q; want %q", r.stdout, r.stderr, tc.want)
 			}
 		})
+	}
+}
+
+// A word that is no command ends with 2 below every command that has others.
+func TestEveryGroupRefusesWhatIsNoCommand(t *testing.T) {
+	for _, group := range []string{"", "policy", "fault", "completion"} {
+		r := ladder(t, append(strings.Fields(group), "bogus")...).want(t, 2)
+		where := strings.TrimSpace("ladder " + group)
+		if r.stdout != "" || r.stderr != `error: unknown command "bogus" for "`+where+`"; see '`+where+" --help'\n" {
+			t.Errorf("%s: stdout %q, stderr %q", where, r.stdout, r.stderr)
+		}
+		if group != "" {
+			if r := ladder(t, group).want(t, 0); !strings.Contains(r.stdout, "Available Commands:") {
+				t.Errorf("%s: %q", where, r.stdout)
+			}
+		}
 	}
 }
 

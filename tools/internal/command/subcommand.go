@@ -2,13 +2,40 @@ package command
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// NoSubcommand is the Args of a command that only has commands below it: what
-// follows it and is none of them is a mistake, told with the nearest one.
-func NoSubcommand(cmd *cobra.Command, args []string) error {
+// Groups makes a mistake of a word that follows a command which only has
+// commands below it, for the whole program: without it cobra prints help and
+// all seems well. It is called when all commands are there and the streams are
+// set; the commands that cobra adds are there afterwards.
+func Groups(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	for _, cmd := range root.Commands() { // cobra sees to the root itself
+		if cmd.Name() == "help" {
+			cmd.Args = helpTopic
+		}
+		groups(cmd)
+	}
+}
+
+func groups(cmd *cobra.Command) {
+	for _, below := range cmd.Commands() {
+		groups(below)
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.SuggestionsMinimumDistance = 2
+		cmd.Args = noSubcommand
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+}
+
+// noSubcommand is the Args of a group: what cobra leaves over is none of its
+// commands, and is told with the nearest one.
+func noSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -17,4 +44,12 @@ func NoSubcommand(cmd *cobra.Command, args []string) error {
 		err = fmt.Errorf("%w; did you mean %s?", err, near[0])
 	}
 	return err
+}
+
+// helpTopic is the Args of help.
+func helpTopic(cmd *cobra.Command, args []string) error {
+	if found, left, err := cmd.Root().Find(args); err != nil || found.HasSubCommands() && len(left) > 0 {
+		return fmt.Errorf("there is no command %q", strings.Join(args, " "))
+	}
+	return nil
 }

@@ -50,10 +50,7 @@ no such device or fault, or the command line makes no sense.`,
 
   {{ladder}} fault crash-at after-cdi
   {{ladder}} fault clear`,
-		Args: command.NoSubcommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.SuggestionsMinimumDistance = 2
 	cmd.PersistentFlags().StringVar(&f.socket, "socket", "", "the driver's socket (default $"+fault.SocketVariable+", else "+fault.DefaultSocket+")")
 	cmd.AddCommand(f.list(), f.clear())
 	cmd.AddCommand(f.ofDevices()...)

@@ -13,10 +13,7 @@ func NewCommand(s command.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Look for mistakes in policies, compile, compare and show them",
-		Args:  command.NoSubcommand,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(newLintCommand(s), newCompileCommand(s), newDiffCommand(s), newShowCommand(s))
 	return cmd
 }

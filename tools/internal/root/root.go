@@ -73,6 +73,7 @@ record of why.`,
 		fault.NewCommand(s),
 		build.NewVersionCommand(s),
 	)
+	command.Groups(root)
 	nameExamples(root, name)
 	return root
 }

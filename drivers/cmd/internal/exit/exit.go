@@ -27,8 +27,10 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Execute runs the command, tells its error and returns the exit code: Failed
 // for an [Error], Usage for any other, since what comes from cobra itself is
-// about flags and arguments.
+// about flags and arguments. A word that is no command is such an error, however
+// deep it is.
 func Execute(ctx context.Context, cmd *cobra.Command, stderr io.Writer) int {
+	group(cmd)
 	err := cmd.ExecuteContext(ctx)
 	if err == nil {
 		return OK

@@ -26,7 +26,7 @@ const envProgram = "LADDER_LAB_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envProgram) != "" {
-		os.Exit(Report(New().ExecuteContext(context.Background()), os.Stderr))
+		os.Exit(Execute(context.Background(), New(), os.Stderr))
 	}
 	os.Exit(m.Run())
 }
@@ -40,7 +40,7 @@ func run(t *testing.T, stdin string, args ...string) (code int, stdout, stderr s
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)
 	cmd.SetErr(&errOut)
-	code = Report(cmd.ExecuteContext(t.Context()), &errOut)
+	code = Execute(t.Context(), cmd, &errOut)
 	return code, out.String(), errOut.String()
 }
 

@@ -19,13 +19,6 @@ func newConvert() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert",
 		Short: "Turn public traces into fleets and workloads",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(fmt.Errorf("conversion %q is not known", args[0]))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var limit int
 	pods := conversion("openb-pods", "Pods, claims and policies from a Pod list of Alibaba's trace of 2023",

@@ -25,8 +25,6 @@ func newImages() *cobra.Command {
 Dockerfile and programs, static but for the driver of NVIDIA's GPUs, which brings
 the C library that it was linked against. All bear one tag, a hash of what is in
 them.`,
-		Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newImagesBuild(), newImagesList(), newImagesContext())
 	return cmd

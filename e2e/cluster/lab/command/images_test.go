@@ -23,7 +23,7 @@ func TestImagesWrongUse(t *testing.T) {
 		"arguments":      {[]string{"images", "build", "ladder-scheduler"}, "accepts 0 arg"},
 		"unknown image":  {[]string{"images", "context", "nginx", t.TempDir()}, "nginx"},
 		"no folder":      {[]string{"images", "context", "ladder-scheduler"}, "accepts 2 arg"},
-		"no such action": {[]string{"images", "push"}, "accepts 0 arg"},
+		"no such action": {[]string{"images", "push"}, `unknown command "push"`},
 	} {
 		code, stdout, stderr := run(t, "", tc.args...)
 		if code != ExitUsage || stdout != "" || !strings.Contains(stderr, tc.says) {

@@ -21,8 +21,6 @@ func newKind() *cobra.Command {
 Docker or podman is used where it answers. Root on Debian or Ubuntu needs
 neither: a private Docker daemon with its own socket and data folder is started,
 and stopped with the last cluster.`,
-		Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newKindUp(), newKindDown(), newKindStatus(), newKindLoad(), newKindKill(), newKindRestart())
 	return cmd
