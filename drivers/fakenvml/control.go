@@ -175,9 +175,15 @@ func (c Control) Remap(gpu int, remap Remap) error {
 	})
 }
 
+// maxRecoveryAction is the last of NVML's actions.
+const maxRecoveryAction = 4
+
 // RecoveryAction makes what NVML says would help: 0 nothing, 1 reset of the GPU,
 // 2 reboot, 3 drain of peers, 4 drain and reset. A change is told as an event.
 func (c Control) RecoveryAction(gpu int, action uint64) error {
+	if action > maxRecoveryAction {
+		return &UnknownNameError{What: "recovery action", Name: strconv.FormatUint(action, 10), Known: []string{"0", "1", "2", "3", "4"}}
+	}
 	return c.on(gpu, func(s *state) {
 		if s.gpu(gpu, "recovery_action") != action {
 			s.setGPU(gpu, "recovery_action", action)
@@ -189,7 +195,7 @@ func (c Control) RecoveryAction(gpu int, action uint64) error {
 // NVLink takes a link down or up.
 func (c Control) NVLink(gpu, link int, up bool) error {
 	if link < 0 || link >= maxLinks {
-		return fmt.Errorf("there is no link %d", link)
+		return &UnknownNameError{What: "link", Name: strconv.Itoa(link)}
 	}
 	return c.on(gpu, func(s *state) {
 		down := s.gpu(gpu, "links_down") &^ (1 << link)
@@ -202,8 +208,11 @@ func (c Control) NVLink(gpu, link int, up bool) error {
 
 // Set makes one number of a GPU's state, by the name that it has in the file:
 // temperature, power, pcie_replays, fabric_unhealthy. The names are GPU_STATES
-// of lib/fakenvml.h; with one that is not there every call of NVML fails.
+// of lib/fakenvml.h; another is an [UnknownNameError].
 func (c Control) Set(gpu int, name string, value uint64) error {
+	if err := checkState(name); err != nil {
+		return err
+	}
 	return c.on(gpu, func(s *state) { s.setGPU(gpu, name, value) })
 }
 
@@ -223,15 +232,12 @@ func (c Control) Fail(function string, gpu int, code uint64) error {
 	return c.fault("fail", function, gpu, code)
 }
 
-// maxFaults is how many the library reads, and maxFunction the longest name.
-const (
-	maxFaults   = 64
-	maxFunction = 63
-)
+// maxFaults is how many the library reads.
+const maxFaults = 64
 
 func (c Control) fault(kind, function string, gpu int, value uint64) error {
-	if function == "" || len(function) > maxFunction || strings.ContainsAny(function, " \n") {
-		return fmt.Errorf("there is no function %q", function)
+	if err := checkFunction(function); err != nil {
+		return err
 	}
 	where := "-"
 	if gpu != AllGPUs {

@@ -261,7 +261,7 @@ func TestFind(t *testing.T) {
 	_, err = m.Find("gpu-2")
 	equal(t, "error", err, `there is no GPU "gpu-2"; there are gpu-11-00, gpu-12-00, gpu-21-00, gpu-22-00`)
 	for name, err := range map[string]error{
-		"lost": m.Lost(4), "link": m.NVLink(0, 36, false), "hang": m.Hang("a b", AllGPUs, 0), "fail": m.Fail("a", 7, 1),
+		"lost": m.Lost(4), "link": m.NVLink(0, 36, false), "hang": m.Hang("a b", AllGPUs, 0), "fail": m.Fail("nvmlInit", 7, 1),
 	} {
 		if err == nil {
 			t.Errorf("%s: no error", name)

@@ -3,6 +3,7 @@ package main
 // This file has things happen to GPUs by command.
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -63,18 +64,22 @@ func faultCommand() *cobra.Command {
 		}
 		cmd.AddCommand(&cobra.Command{Use: h.use, Short: h.short, Args: count, RunE: func(_ *cobra.Command, args []string) error {
 			if dir == "" {
-				return fmt.Errorf("--dir is required")
+				return errors.New("--dir is required")
 			}
-			return h.do(fakenvml.Control{Dir: dir}, args)
+			control := fakenvml.Control{Dir: dir}
+			if _, err := control.Installed(); err != nil {
+				return fmt.Errorf("--dir, %w", err)
+			}
+			return h.do(control, args)
 		}})
 	}
 	return cmd
 }
 
-// refused is an error of the machine, not of the arguments.
+// refused is an error of the machine, unless the arguments name what there is not.
 func refused(err error) error {
-	if err == nil {
-		return nil
+	if unknown := new(fakenvml.UnknownNameError); err == nil || errors.As(err, &unknown) {
+		return err
 	}
 	return &exit.Error{Err: err}
 }

@@ -66,6 +66,9 @@ func (o *installOptions) install(ctx context.Context) (bool, error) {
 	if o.root == "" {
 		return false, errors.New("--root is required")
 	}
+	if o.gpus < 0 || o.gpus > fakenvml.MaxGPUs {
+		return false, fmt.Errorf("--gpus %d, a machine has 1 to %d GPUs", o.gpus, fakenvml.MaxGPUs)
+	}
 	if o.library == "" {
 		program, err := os.Executable()
 		if err != nil {
@@ -76,6 +79,11 @@ func (o *installOptions) install(ctx context.Context) (bool, error) {
 	board, machine, err := o.hardware(ctx)
 	if err != nil {
 		return false, err
+	}
+	if info, err := os.Stat(o.library); err != nil {
+		return false, fmt.Errorf("--library, %w; 'ladder-fakenvml build FILE' makes one", err)
+	} else if !info.Mode().IsRegular() {
+		return false, fmt.Errorf("--library, %s is no file", o.library)
 	}
 	if o.reset {
 		if err := fakenvml.Install(filepath.Join(o.root, fakenvml.LibraryFolder()), board, machine); err != nil {

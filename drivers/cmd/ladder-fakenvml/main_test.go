@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -198,6 +199,15 @@ func TestBadUse(t *testing.T) {
 		"unknown tier":    {"install --root " + root + " --node-tier l5", `there is no tier "l5"`},
 		"no such board":   {"install --root " + root + " --board /none", "no such file"},
 		"too many GPUs":   {"install --root " + root + " --node-tier l4 --gpus 17", "1 to 16 GPUs"},
+		"less than none":  {"install --root " + root + " --node-tier l4 --gpus -1", "1 to 16 GPUs"},
+		"no library":      {"install --root " + filepath.Join(root, "new") + " --node-tier l4 --library /none", "'ladder-fakenvml build FILE' makes one"},
+		"no board":        {"fault --dir /none clear", "--dir, reading board"},
+		"unknown number":  {"fault --dir " + dir + " set 0 foo 3", `there is no number of a GPU's state "foo"; there are compute_mode, dbe_aggregate,`},
+		"unknown call":    {"fault --dir " + dir + " fail nosuchFunc 3", `there is no function of NVML "nosuchFunc"`},
+		"hang unknown":    {"fault --dir " + dir + " hang nvmlNosuch 3s", `there is no function of NVML "nvmlNosuch"`},
+		"unknown action":  {"fault --dir " + dir + " recovery 0 9", `there is no recovery action "9"; there are 0, 1, 2, 3, 4`},
+		"unknown link":    {"fault --dir " + dir + " nvlink 0 99 up", `there is no link "99"`},
+		"serve nothing":   {"serve --dir /none --socket " + filepath.Join(root, "s"), "--dir, reading board"},
 		"no folder":       {"fault lost 0", "--dir is required"},
 		"unknown GPU":     {"fault --dir " + dir + " lost 1", `there is no GPU "1"; there are gpu-11-00`},
 		"no code":         {"fault --dir " + dir + " xid 0 x", `"x" must be a number`},
@@ -209,9 +219,15 @@ func TestBadUse(t *testing.T) {
 		"unknown command": {"dance", "unknown command"},
 	} {
 		t.Setenv(fakenvml.DirVariable, "")
-		if code, said := call(t, strings.Fields(test.args)...); code == 0 || !strings.Contains(said, test.want) {
+		if code, said := call(t, strings.Fields(test.args)...); code != 2 || !strings.Contains(said, test.want) {
 			t.Errorf("%s: ended with %d, said %q", name, code, said)
 		}
+	}
+	if _, err := os.Stat(filepath.Join(root, "new")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a driver root without a library is there: %v", err)
+	}
+	if text := read(t, dir, "state"); strings.Contains(text, "foo") || strings.Contains(text, "fail") {
+		t.Errorf("the state has what was refused: %s", text)
 	}
 }
 

@@ -39,6 +39,9 @@ func serveCommand() *cobra.Command {
 			if dir == "" || socket == "" {
 				return errors.New("--dir and --socket are required")
 			}
+			if _, err := (fakenvml.Control{Dir: dir}).Installed(); err != nil {
+				return fmt.Errorf("--dir, %w", err)
+			}
 			listener, err := fault.Listen(socket)
 			if err == nil {
 				err = fault.Serve(cmd.Context(), listener, newBoards(dir, clock.RealClock{}))
