@@ -57,7 +57,7 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 // AddFaultFlags adds the flags of programs that misbehave by request.
 func (o *Options) AddFaultFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.BoolVar(&o.AllowFaults, "allow-faults", false, "let root on the node make the driver misbehave, by `ladder fault`")
+	flags.BoolVar(&o.AllowFaults, "allow-faults", false, "let root on the node make the driver misbehave, by 'ladder fault'")
 	flags.StringVar(&o.FaultSocket, "fault-socket", "", "where faults are asked for (default: fault.sock in the data folder)")
 }
 
