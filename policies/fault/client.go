@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"syscall"
 )
 
@@ -148,6 +149,9 @@ func (c *Client) explain(err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("there is no socket %s, %w", c.socket, ErrOff)
 	case errors.Is(err, syscall.ECONNREFUSED):
+		if info, statErr := os.Stat(c.socket); statErr == nil && info.Mode().Type() != fs.ModeSocket {
+			return fmt.Errorf("%s is not a socket", c.socket)
+		}
 		return fmt.Errorf("nobody listens on %s, %w", c.socket, ErrOff)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s is for root only, %w", c.socket, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -210,6 +211,16 @@ func TestFaultsAreOff(t *testing.T) {
 	r := ladder(t, "fault", "lost", "gpu-0", "--socket", socket).want(t, 1)
 	if want := "error: there is no socket " + socket + ", faults are off: start the driver with --allow-faults\n"; r.stderr != want {
 		t.Errorf("got %q, want %q", r.stderr, want)
+	}
+}
+
+func TestSocketThatIsNone(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := ladder(t, "fault", "list", "--socket", file).want(t, 1); r.stderr != "error: "+file+" is not a socket\n" {
+		t.Errorf("stderr %q", r.stderr)
 	}
 }
 
