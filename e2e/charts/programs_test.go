@@ -106,15 +106,19 @@ func kubeconfig(t *testing.T) string {
 // The flags that the chart gives each program are flags that it has.
 func TestProgramsKnowTheirFlags(t *testing.T) {
 	for _, tc := range []struct {
-		program, kind, workload string
-		command                 []string
+		program, variation, kind, workload, container string
+		command                                       []string
 	}{
-		{binaries.LadderScheduler, "Deployment", "ladder-scheduler", nil},
-		{binaries.LadderController, "Deployment", "ladder-controller", nil},
-		{binaries.LadderFakeDriver, "DaemonSet", "ladder-driver", []string{"node"}},
-		{binaries.LadderDevicePlugin, "DaemonSet", "ladder-device-plugin", nil},
+		{binaries.LadderScheduler, "full", "Deployment", "ladder-scheduler", "ladder-scheduler", nil},
+		{binaries.LadderController, "full", "Deployment", "ladder-controller", "ladder-controller", nil},
+		{binaries.LadderFakeDriver, "full", "DaemonSet", "ladder-driver", "ladder-driver", []string{"node"}},
+		{binaries.LadderDevicePlugin, "full", "DaemonSet", "ladder-device-plugin", "ladder-device-plugin", nil},
+		{binaries.LadderNVMLDriver, "nvml", "DaemonSet", "ladder-driver", "ladder-driver", []string{"node"}},
+		{binaries.LadderNVMLDriver, "nvml-simulated", "DaemonSet", "ladder-driver", "ladder-driver", []string{"node"}},
+		{binaries.LadderFakeNVML, "nvml-simulated", "DaemonSet", "ladder-driver", "fakenvml-install", []string{"install"}},
+		{binaries.LadderFakeNVML, "nvml-simulated", "DaemonSet", "ladder-driver", "fakenvml", []string{"serve"}},
 	} {
-		t.Run(tc.program, func(t *testing.T) {
+		t.Run(tc.container+" "+tc.variation, func(t *testing.T) {
 			if testing.Short() {
 				t.Skip("builds the program")
 			}
@@ -123,7 +127,12 @@ func TestProgramsKnowTheirFlags(t *testing.T) {
 				t.Fatal(err)
 			}
 			help, _ := exec.CommandContext(t.Context(), set.Path(tc.program), append(tc.command, "--help")...).CombinedOutput()
-			args, _, _ := unstructured.NestedStringSlice(containers(find(t, render(t, "full"), tc.kind, tc.workload))[0], "args")
+			var args []string
+			for _, container := range containers(find(t, render(t, tc.variation), tc.kind, tc.workload)) {
+				if container["name"] == tc.container {
+					args, _, _ = unstructured.NestedStringSlice(container, "args")
+				}
+			}
 			given := 0
 			for _, arg := range args {
 				name, isFlag := strings.CutPrefix(arg, "--")
