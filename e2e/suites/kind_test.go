@@ -148,12 +148,9 @@ func (k *kindWorld) killScheduler(ctx context.Context) error {
 	if err := k.scaleScheduler(ctx, 0); err != nil {
 		return err
 	}
-	// Without a grace period: what the kubelet has started again must not work.
-	for _, p := range pods {
-		err := k.kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("deleting the scheduler's Pod, %w", err)
-		}
+	// What the kubelet has started again must not work.
+	if err := k.deleteAtOnce(ctx, pods); err != nil {
+		return err
 	}
 	err = workload.WaitFor(ctx, within.component, "the scheduler to be gone", func(ctx context.Context) (bool, string, error) {
 		left, err := k.podsOf(ctx, schedulerName, "")
@@ -221,29 +218,27 @@ func (k *kindWorld) killDriver(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range pods {
+	return k.deleteAtOnce(ctx, slices.DeleteFunc(pods, func(p corev1.Pod) bool {
 		killedBefore := slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.RestartCount > 0 })
-		if !killedBefore {
-			continue
-		}
-		err := k.kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("deleting the driver's Pod, %w", err)
-		}
-	}
-	return nil
+		return !killedBefore
+	}))
 }
 
-// replaceDriver deletes the Pods of a node's driver, without a grace period.
+// replaceDriver deletes the Pods of a node's driver.
 func (k *kindWorld) replaceDriver(ctx context.Context, node string) error {
 	pods, err := k.podsOf(ctx, driverName, node)
 	if err != nil {
 		return err
 	}
+	return k.deleteAtOnce(ctx, pods)
+}
+
+// deleteAtOnce deletes Pods without a grace period.
+func (k *kindWorld) deleteAtOnce(ctx context.Context, pods []corev1.Pod) error {
 	for _, p := range pods {
 		err := k.kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("deleting the driver's Pod, %w", err)
+			return fmt.Errorf("deleting Pod %s, %w", p.Name, err)
 		}
 	}
 	return nil
