@@ -56,3 +56,18 @@ func TestInstallRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestPlacesAreAddresses: buses have two digits, however GPUs are spread.
+func TestPlacesAreAddresses(t *testing.T) {
+	for gpus := 1; gpus <= MaxGPUs; gpus++ {
+		for nodes := 1; nodes <= gpus; nodes++ {
+			seen := map[string]bool{}
+			for _, g := range (Machine{Name: "m", GPUs: gpus, NUMANodes: nodes}).Places() {
+				if seen[g.BusID()] || g.Bus > 0xff || g.Root > 0xff {
+					t.Fatalf("%d GPUs on %d NUMA nodes: address %s below root %02x", gpus, nodes, g.BusID(), g.Root)
+				}
+				seen[g.BusID()] = true
+			}
+		}
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"gpuladder.dev/ladder/policies/fleet"
 )
 
 // Machine is what boards are put into.
@@ -47,39 +49,17 @@ func (g GPU) Name() string {
 	return fmt.Sprintf("gpu-%02x-%02x", g.Bus, g.Device)
 }
 
-// gpusPerRoot GPUs are behind one switch.
-const gpusPerRoot = 2
-
-// Places are the GPUs of a machine: blocks on each NUMA node, and pairs within a
-// block on one PCIe root, whose buses begin at 0x10, 0x20, and so on.
+// Places are the GPUs of a machine, which are where those of a fleet are.
 func (m Machine) Places() []GPU {
 	nodes := m.NUMANodes
 	if nodes == 0 {
-		nodes = 1
-		if m.GPUs >= 4 {
-			nodes = 2
-		}
+		nodes = fleet.DefaultNUMANodes(m.GPUs)
 	}
 	var made []GPU
-	root := 0
-	for node := range nodes {
-		share := m.GPUs / nodes
-		if node < m.GPUs%nodes {
-			share++
-		}
-		for i := range share {
-			slot := i % gpusPerRoot
-			if i > 0 && slot == 0 {
-				root++
-			}
-			bus := 0x10 * (root + 1)
-			made = append(made, GPU{
-				UUID: m.uuid(len(made)), Bus: bus + 1 + slot, Root: bus, NUMANode: node, Minor: len(made),
-			})
-		}
-		if share > 0 {
-			root++
-		}
+	for i, at := range fleet.Places(m.GPUs, nodes) {
+		made = append(made, GPU{
+			UUID: m.uuid(i), Domain: at.Domain, Bus: at.Bus, Root: at.RootBus, NUMANode: int(at.NUMANode), Minor: i,
+		})
 	}
 	return made
 }

@@ -118,21 +118,23 @@ func (g *Group) Default() {
 		g.Pods = DefaultPods
 	}
 	if g.NUMANodes == 0 {
-		g.NUMANodes = defaultNUMANodes(g.GPUs)
+		g.NUMANodes = DefaultNUMANodes(g.GPUs)
 	}
 }
 
 // Resize gives the nodes of a group with defaults another number of GPUs, spread
 // over NUMA nodes as if the file had said so.
 func (g *Group) Resize(gpus int) {
-	if g.NUMANodes == defaultNUMANodes(g.GPUs) {
-		g.NUMANodes = defaultNUMANodes(gpus)
+	if g.NUMANodes == DefaultNUMANodes(g.GPUs) {
+		g.NUMANodes = DefaultNUMANodes(gpus)
 	}
 	g.NUMANodes = min(g.NUMANodes, max(gpus, 1))
 	g.GPUs = gpus
 }
 
-func defaultNUMANodes(gpus int) int {
+// DefaultNUMANodes is how many NUMA nodes the GPUs of a node are spread over
+// where nothing is said: two from four GPUs on, as in common servers.
+func DefaultNUMANodes(gpus int) int {
 	if gpus >= twoSocketsFromGPU {
 		return 2
 	}

@@ -88,7 +88,7 @@ func (f *Fleet) pool(group *Group, node string) Pool {
 		board.DriverVersion = group.DriverVersion
 	}
 	var pool Pool
-	for i, at := range places(group.GPUs, group.NUMANodes) {
+	for i, at := range Places(group.GPUs, group.NUMANodes) {
 		gpu := board.device(node, i, at)
 		switch {
 		case group.MIG == nil:

@@ -82,7 +82,7 @@ func poolSlices(node string, parts []Part) []*resourcev1.ResourceSlice {
 	return made
 }
 
-func (b *Board) device(node string, index int, at place) resourcev1.Device {
+func (b *Board) device(node string, index int, at Place) resourcev1.Device {
 	attributes := map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
 		AttributeType:              text(TypeGPU),
 		AttributeUUID:              text(nodeUUID("GPU", node, strconv.Itoa(index))),
@@ -92,9 +92,9 @@ func (b *Board) device(node string, index int, at place) resourcev1.Device {
 		AttributeArchitecture:      text(b.Architecture),
 		AttributeComputeCapability: version(b.ComputeCapability),
 		AttributeDriverVersion:     version(b.DriverVersion),
-		AttributePCIBusID:          text(at.busID),
-		AttributePCIeRoot:          text(at.pcieRoot),
-		AttributeNUMANode:          {IntValue: &at.numaNode},
+		AttributePCIBusID:          text(at.BusID()),
+		AttributePCIeRoot:          text(at.PCIeRoot()),
+		AttributeNUMANode:          {IntValue: &at.NUMANode},
 	}
 	if cuda, known := cudaVersion(b.DriverVersion); known {
 		attributes[AttributeCUDADriverVersion] = version(cuda)

@@ -160,8 +160,15 @@ func TestGroupDriverVersion(t *testing.T) {
 }
 
 func TestPlaces(t *testing.T) {
-	got := places(8, 2)
-	want := []place{
+	type seen struct {
+		numaNode        int64
+		pcieRoot, busID string
+	}
+	var got []seen
+	for _, at := range Places(8, 2) {
+		got = append(got, seen{at.NUMANode, at.PCIeRoot(), at.BusID()})
+	}
+	want := []seen{
 		{0, "pci0000:10", "0000:11:00.0"},
 		{0, "pci0000:10", "0000:12:00.0"},
 		{0, "pci0000:20", "0000:21:00.0"},
@@ -181,22 +188,22 @@ func TestPlaces(t *testing.T) {
 func TestPlacesOfAnySize(t *testing.T) {
 	for gpus := 0; gpus <= MaxGPUsPerNode; gpus++ {
 		for numaNodes := 1; numaNodes <= MaxNUMANodes; numaNodes++ {
-			made := places(gpus, numaNodes)
+			made := Places(gpus, numaNodes)
 			if len(made) != gpus {
 				t.Fatalf("%d GPUs: got %d places", gpus, len(made))
 			}
 			addresses, rootOn, perRoot, perNUMA := map[string]bool{}, map[string]int64{}, map[string]int{}, map[int64]int{}
 			for _, at := range made {
-				if addresses[at.busID] || len(at.busID) != len("0000:00:00.0") {
-					t.Fatalf("%d GPUs on %d NUMA nodes: address %s", gpus, numaNodes, at.busID)
+				if addresses[at.BusID()] || len(at.BusID()) != len("0000:00:00.0") {
+					t.Fatalf("%d GPUs on %d NUMA nodes: address %s", gpus, numaNodes, at.BusID())
 				}
-				addresses[at.busID] = true
-				if on, seen := rootOn[at.pcieRoot]; seen && on != at.numaNode {
-					t.Fatalf("%d GPUs on %d NUMA nodes: root %s is on two of them", gpus, numaNodes, at.pcieRoot)
+				addresses[at.BusID()] = true
+				if on, seen := rootOn[at.PCIeRoot()]; seen && on != at.NUMANode {
+					t.Fatalf("%d GPUs on %d NUMA nodes: root %s is on two of them", gpus, numaNodes, at.PCIeRoot())
 				}
-				rootOn[at.pcieRoot] = at.numaNode
-				perRoot[at.pcieRoot]++
-				perNUMA[at.numaNode]++
+				rootOn[at.PCIeRoot()] = at.NUMANode
+				perRoot[at.PCIeRoot()]++
+				perNUMA[at.NUMANode]++
 			}
 			for root, count := range perRoot {
 				if count > gpusPerRoot {

@@ -4,13 +4,20 @@ package fleet
 
 import "fmt"
 
-// place is where a GPU sits. Its NUMA node and PCIe root agree: the GPUs of
+// Place is where a GPU sits. Its NUMA node and PCIe root agree: the GPUs of
 // one root are always on one NUMA node.
-type place struct {
-	numaNode int64
-	pcieRoot string
-	busID    string
+type Place struct {
+	NUMANode int64
+	// Domain and Bus are the GPU's PCI address, of which device and function are
+	// 0, and RootBus is the bus of the root complex that it is below.
+	Domain, Bus, RootBus int
 }
+
+// PCIeRoot is the root complex as Linux writes it: pci0000:10.
+func (p Place) PCIeRoot() string { return fmt.Sprintf("pci%04x:%02x", p.Domain, p.RootBus) }
+
+// BusID is the GPU's address as Linux writes it: 0000:11:00.0.
+func (p Place) BusID() string { return fmt.Sprintf("%04x:%02x:00.0", p.Domain, p.Bus) }
 
 // gpusPerRoot is how many GPUs share one PCIe root: two behind one switch, as
 // in the common servers of eight boards.
@@ -20,12 +27,12 @@ const gpusPerRoot = 2
 // begun: root r has the buses from 0x10*(r+1), and the last bus is 0xff.
 const rootsPerDomain = 15
 
-// places puts GPUs into a node: blocks of consecutive GPUs on each NUMA node
+// Places puts GPUs into a node: blocks of consecutive GPUs on each NUMA node
 // (the first nodes get one more where it does not divide), and pairs within a
 // block on one PCIe root.
-func places(gpus, numaNodes int) []place {
+func Places(gpus, numaNodes int) []Place {
 	numaNodes = max(numaNodes, 1)
-	made := make([]place, 0, gpus)
+	made := make([]Place, 0, gpus)
 	root := 0
 	for numa := range numaNodes {
 		share := gpus / numaNodes
@@ -38,11 +45,7 @@ func places(gpus, numaNodes int) []place {
 				root++
 			}
 			domain, bus := root/rootsPerDomain, 0x10*(root%rootsPerDomain+1)
-			made = append(made, place{
-				numaNode: int64(numa),
-				pcieRoot: fmt.Sprintf("pci%04x:%02x", domain, bus),
-				busID:    fmt.Sprintf("%04x:%02x:00.0", domain, bus+1+slot),
-			})
+			made = append(made, Place{NUMANode: int64(numa), Domain: domain, Bus: bus + 1 + slot, RootBus: bus})
 		}
 		if share > 0 {
 			root++
