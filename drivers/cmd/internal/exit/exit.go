@@ -8,6 +8,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"gpuladder.dev/ladder/drivers/subcommand"
 )
 
 // Exit codes.
@@ -30,7 +32,11 @@ func (e *Error) Unwrap() error { return e.Err }
 // about flags and arguments. A word that is no command is such an error, however
 // deep it is.
 func Execute(ctx context.Context, cmd *cobra.Command, stderr io.Writer) int {
-	group(cmd)
+	if cmd.HasSubCommands() {
+		subcommand.Refuse(cmd, func(err error) error { return err })
+	} else { // there is nothing to complete but flags
+		cmd.CompletionOptions.DisableDefaultCmd = true
+	}
 	err := cmd.ExecuteContext(ctx)
 	if err == nil {
 		return OK

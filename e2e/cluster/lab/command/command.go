@@ -3,6 +3,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"gpuladder.dev/ladder/drivers/subcommand"
 )
 
 // Exit codes.
@@ -112,4 +115,11 @@ func (o *output) json() (bool, error) {
 		return true, nil
 	}
 	return false, usage(fmt.Errorf("output format %q is not known; text and json are", o.format))
+}
+
+// Execute runs the program that New returns and tells how it ended: its error
+// on stderr, and the exit code.
+func Execute(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
+	subcommand.Refuse(root, usage)
+	return Report(root.ExecuteContext(ctx), stderr)
 }

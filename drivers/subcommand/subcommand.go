@@ -1,37 +1,42 @@
-package command
-
-// Commands that only group others refuse what is none of theirs.
+// Package subcommand makes a mistake of a word that follows a command which only
+// has commands below it: by itself cobra prints help there, and all seems well.
+package subcommand
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// Execute runs the program that New returns and tells how it ended: its error
-// on stderr, and the exit code.
-func Execute(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
+// Refuse has every group of commands of a program refuse what is none of its
+// commands, the help and completion that cobra adds among them. It is called
+// when all others are there and the streams are set. The error goes through
+// wrap, which may give it an exit code.
+func Refuse(root *cobra.Command, wrap func(error) error) {
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
-	group(root)
-	return Report(root.ExecuteContext(ctx), stderr)
+	walk(root, wrap)
 }
 
-// group makes wrong use of a word that follows a command which only has
-// commands below it: without it cobra prints help and all seems well.
-func group(cmd *cobra.Command) {
+func walk(cmd *cobra.Command, wrap func(error) error) {
 	for _, below := range cmd.Commands() {
-		group(below)
+		walk(below, wrap)
 	}
+	check := noSubcommand
 	switch {
 	case cmd.HasParent() && cmd.Parent() == cmd.Root() && cmd.Name() == "help":
-		cmd.Args = helpTopic
+		check = helpTopic
 	case cmd.HasSubCommands() && !cmd.Runnable():
-		cmd.Args = noSubcommand
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	default:
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return wrap(err)
+		}
+		return nil
 	}
 }
 
@@ -47,13 +52,13 @@ func noSubcommand(cmd *cobra.Command, args []string) error {
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		said += "; did you mean " + near[0] + "?"
 	}
-	return usage(fmt.Errorf("%s; see '%s --help'", said, cmd.CommandPath()))
+	return fmt.Errorf("%s; see '%s --help'", said, cmd.CommandPath())
 }
 
 // helpTopic is the Args of help.
 func helpTopic(cmd *cobra.Command, args []string) error {
 	if found, left, err := cmd.Root().Find(args); err != nil || found.HasSubCommands() && len(left) > 0 {
-		return usage(fmt.Errorf("there is no command %q; see '%s --help'", strings.Join(args, " "), cmd.Root().CommandPath()))
+		return fmt.Errorf("there is no command %q; see '%s --help'", strings.Join(args, " "), cmd.Root().CommandPath())
 	}
 	return nil
 }
