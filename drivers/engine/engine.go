@@ -25,9 +25,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -153,19 +150,6 @@ func (e *Engine) at(ctx context.Context, point Point, claim types.UID) error {
 		return nil
 	}
 	return e.Hooks.At(ctx, point, claim)
-}
-
-// bootID is that of the node now.
-func (e *Engine) bootID() (string, error) {
-	data, err := os.ReadFile(e.BootIDFile)
-	if err != nil {
-		return "", fmt.Errorf("reading boot ID, %w", err)
-	}
-	id := strings.TrimSpace(string(data))
-	if id == "" {
-		return "", fmt.Errorf("reading boot ID, %s is empty", e.BootIDFile)
-	}
-	return id, nil
 }
 
 // errUnchanged makes [Engine.change] write nothing.

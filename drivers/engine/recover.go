@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"gpuladder.dev/ladder/drivers/bootid"
 	"gpuladder.dev/ladder/drivers/checkpoint"
 )
 
@@ -46,7 +47,7 @@ func (e *Engine) load(ctx context.Context) (*checkpoint.State, error) {
 	if err != nil {
 		return nil, &Error{Class: ClassCheckpoint, Err: err}
 	}
-	boot, err := e.bootID()
+	boot, err := bootid.Read(e.BootIDFile)
 	if err != nil {
 		return nil, &Error{Class: ClassCheckpoint, Err: err}
 	}

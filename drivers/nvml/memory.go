@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 
+	"gpuladder.dev/ladder/drivers/bootid"
 	"gpuladder.dev/ladder/drivers/durable"
 )
 
@@ -37,11 +37,10 @@ func (i *Inventory) remember() error {
 	if i.config.MemoryFile == "" {
 		return nil
 	}
-	boot, err := os.ReadFile(i.config.BootIDFile)
-	if err != nil {
-		return fmt.Errorf("reading boot ID, %w", err)
+	var err error
+	if i.bootID, err = bootid.Read(i.config.BootIDFile); err != nil {
+		return err
 	}
-	i.bootID = strings.TrimSpace(string(boot))
 	data, err := os.ReadFile(i.config.MemoryFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -21,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"gpuladder.dev/ladder/drivers/bootid"
 	"gpuladder.dev/ladder/drivers/cdi"
 	"gpuladder.dev/ladder/drivers/checkpoint"
 	"gpuladder.dev/ladder/drivers/engine"
@@ -62,9 +62,9 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 			return nil, fmt.Errorf("making folder, %w", err)
 		}
 	}
-	boot, err := os.ReadFile(config.BootIDFile)
+	boot, err := bootid.Read(config.BootIDFile)
 	if err != nil {
-		return nil, fmt.Errorf("reading boot ID, %w", err)
+		return nil, err
 	}
 	metrics, err := newMetrics(config.Registry)
 	if err != nil {
@@ -81,7 +81,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 			return nil, err
 		}
 	}
-	monitor, err := health.New(config.DataFolder, strings.TrimSpace(string(boot)), config.Clock, config.Recovery)
+	monitor, err := health.New(config.DataFolder, boot, config.Clock, config.Recovery)
 	if damaged := new(health.DamagedError); errors.As(err, &damaged) && damaged.Recovered {
 		klog.FromContext(ctx).Error(err, "Going on with what was known of the devices' health before its last change")
 		d.observer.event(corev1.EventTypeWarning, EventHealthRecovered, "Starting", "What is known of the devices' health was read from the file before: %v", err)

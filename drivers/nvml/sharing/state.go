@@ -12,13 +12,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"gpuladder.dev/ladder/drivers/bootid"
 	"gpuladder.dev/ladder/drivers/durable"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -103,11 +103,10 @@ func (m *Manager) locked(ctx context.Context, f func(s *state) error) error {
 // daemon runs. A damaged one is set aside; what it knew is found again as
 // claims are prepared anew, and what is not is undone by Unshare.
 func (m *Manager) load(ctx context.Context) (*state, error) {
-	boot, err := os.ReadFile(m.config.BootIDFile)
+	id, err := bootid.Read(m.config.BootIDFile)
 	if err != nil {
-		return nil, fmt.Errorf("reading boot ID, %w", err)
+		return nil, err
 	}
-	id := strings.TrimSpace(string(boot))
 	empty := &state{BootID: id, Devices: map[string]*device{}, Daemons: map[types.UID]*daemon{}}
 	path := filepath.Join(m.config.Data, FileName)
 	data, err := os.ReadFile(path)
