@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,19 +26,14 @@ import (
 	driverfake "gpuladder.dev/ladder/drivers/fake"
 	"gpuladder.dev/ladder/drivers/inventory"
 	"gpuladder.dev/ladder/drivers/plugin"
+	"gpuladder.dev/ladder/drivers/publish/publishtest"
 	"gpuladder.dev/ladder/policies/fault"
 )
 
 // place is a cluster with node n, and options for a driver of it.
 func place(t *testing.T) (*fake.Clientset, *Options) {
 	t.Helper()
-	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid"}})
-	var serial atomic.Int64
-	client.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		slice := action.(clienttesting.CreateAction).GetObject().(*resourcev1.ResourceSlice)
-		slice.Name = fmt.Sprintf("%s%d", slice.GenerateName, serial.Add(1))
-		return false, nil, nil
-	})
+	client := publishtest.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid"}})
 	folder, err := os.MkdirTemp("", "ladder") // sockets have short paths
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package nvml
 // This file runs the inventory on a library that is opened as NVIDIA's own is.
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"gpuladder.dev/ladder/drivers/fakenvml"
+	"gpuladder.dev/ladder/drivers/fakenvml/fakenvmltest"
 	"gpuladder.dev/ladder/drivers/inventory"
 	"gpuladder.dev/ladder/drivers/nvml/edits"
 )
@@ -24,20 +24,7 @@ import (
 // library is built once: a process opens only one.
 var library string
 
-func TestMain(m *testing.M) { os.Exit(withLibrary(m)) }
-
-func withLibrary(m *testing.M) int {
-	folder, err := os.MkdirTemp("", "nvml-test-")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(folder)
-	library = filepath.Join(folder, fakenvml.LibraryName)
-	if err := fakenvml.Build(context.Background(), library); err != nil {
-		panic(err)
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(fakenvmltest.Main(m, &library)) }
 
 // simulated is an inventory of a machine with boards of a tier.
 type simulated struct {

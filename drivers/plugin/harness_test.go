@@ -19,11 +19,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clientfake "k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	healthpb "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -31,6 +29,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpuladder.dev/ladder/drivers/inventory"
+	"gpuladder.dev/ladder/drivers/publish/publishtest"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
@@ -130,15 +129,7 @@ type node struct {
 
 func newNode(t *testing.T, gpus int) *node {
 	t.Helper()
-	client := clientfake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "node-uid"}})
-	var serial atomic.Int64
-	client.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		slice := action.(clienttesting.CreateAction).GetObject().(*resourcev1.ResourceSlice)
-		if slice.Name == "" {
-			slice.Name = fmt.Sprintf("%s%05d", slice.GenerateName, serial.Add(1))
-		}
-		return false, nil, nil
-	})
+	client := publishtest.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "node-uid"}})
 	// Sockets have short paths.
 	folder, err := os.MkdirTemp("", "ladder")
 	if err != nil {

@@ -9,18 +9,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"gpuladder.dev/ladder/drivers/node"
+	"gpuladder.dev/ladder/drivers/publish/publishtest"
 	"gpuladder.dev/ladder/drivers/tiers"
 	"gpuladder.dev/ladder/policies/fault"
 )
@@ -48,13 +44,7 @@ func freePort(t *testing.T) string {
 // TestNode runs the whole driver: its label, its slices, its faults, its
 // metrics, and its end.
 func TestNode(t *testing.T) {
-	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid", Labels: map[string]string{tiers.LabelTier: "l4", tiers.LabelGPUs: "2"}}})
-	var serial atomic.Int64
-	client.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		slice := action.(clienttesting.CreateAction).GetObject().(*resourcev1.ResourceSlice)
-		slice.Name = fmt.Sprintf("%s%d", slice.GenerateName, serial.Add(1))
-		return false, nil, nil
-	})
+	client := publishtest.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid", Labels: map[string]string{tiers.LabelTier: "l4", tiers.LabelGPUs: "2"}}})
 	folder, err := os.MkdirTemp("", "ladder") // sockets have short paths
 	if err != nil {
 		t.Fatal(err)

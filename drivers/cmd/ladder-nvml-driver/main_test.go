@@ -3,28 +3,24 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
 
 	"gpuladder.dev/ladder/drivers/cmd/internal/exit"
 	"gpuladder.dev/ladder/drivers/fakenvml"
+	"gpuladder.dev/ladder/drivers/fakenvml/fakenvmltest"
 	"gpuladder.dev/ladder/drivers/nvml"
+	"gpuladder.dev/ladder/drivers/publish/publishtest"
 )
 
 // machine is a driver root with simulated boards of a tier.
@@ -45,20 +41,7 @@ func machine(t *testing.T, tier string, gpus int) (root string, control fakenvml
 
 var library string
 
-func TestMain(m *testing.M) { os.Exit(withLibrary(m)) }
-
-func withLibrary(m *testing.M) int {
-	folder, err := os.MkdirTemp("", "ladder-nvml-driver-")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(folder)
-	library = filepath.Join(folder, fakenvml.LibraryName)
-	if err := fakenvml.Build(context.Background(), library); err != nil {
-		panic(err)
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(fakenvmltest.Main(m, &library)) }
 
 func execute(t *testing.T, args ...string) (int, string, string) {
 	t.Helper()
@@ -124,13 +107,7 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid"}})
-	var serial atomic.Int64
-	client.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		slice := action.(clienttesting.CreateAction).GetObject().(*resourcev1.ResourceSlice)
-		slice.Name = fmt.Sprintf("%s%d", slice.GenerateName, serial.Add(1))
-		return false, nil, nil
-	})
+	client := publishtest.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid"}})
 	o := &nodeOptions{client: func(string) (kubernetes.Interface, error) { return client, nil }}
 	flags := &cobra.Command{} // sets the defaults
 	o.AddFlags(flags)
