@@ -6,9 +6,6 @@ import (
 	"context"
 	"flag"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
@@ -16,12 +13,7 @@ import (
 	"gpuladder.dev/ladder/drivers/cmd/internal/exit"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { exit.Main(run) }
 
 // run is the program: arguments and streams in, exit code out.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {

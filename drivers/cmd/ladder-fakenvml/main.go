@@ -5,9 +5,6 @@ package main
 import (
 	"context"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -15,12 +12,7 @@ import (
 	"gpuladder.dev/ladder/drivers/fakenvml"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { exit.Main(run) }
 
 // run is the program: arguments and streams in, exit code out.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +29,15 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 // Unwrap returns the error itself.
 func (e *Error) Unwrap() error { return e.Err }
+
+// Main is the main function of a program: it runs until it ends, or until it is
+// interrupted or told to terminate, and ends the process with its exit code.
+func Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer) int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
 
 // Execute runs the command, tells its error and returns the exit code: Failed
 // for an [Error], Usage for any other, since what comes from cobra itself is
