@@ -168,6 +168,9 @@ func (h *harness) up(ctx context.Context) error {
 func Down(ctx context.Context, o Options) error {
 	o.complete()
 	engine, err := running(ctx, o)
+	if err == nil && engine == nil {
+		err = docker.CleanUp(ctx, o.Progress)
+	}
 	if err != nil || engine == nil {
 		return errors.Join(err, forget(o.Name))
 	}
@@ -184,7 +187,8 @@ func Down(ctx context.Context, o Options) error {
 }
 
 // running is the engine in which a cluster can be: a private one that was left
-// running, else the user's. Nil where there is neither.
+// running, else the user's, else one that is started since a cluster is
+// remembered. Nil where there is none.
 func running(ctx context.Context, o Options) (*docker.Engine, error) {
 	engine, err := docker.Running(ctx, docker.Options{Progress: o.Progress})
 	if err != nil || engine != nil {

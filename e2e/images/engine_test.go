@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gpuladder.dev/ladder/e2e/cluster/docker"
+	"gpuladder.dev/ladder/e2e/cluster/docker/dockertest"
 )
 
 // A real engine builds an image of a static program that runs, and what is
@@ -86,6 +87,7 @@ func TestRealEngine(t *testing.T) {
 // included, or one that is started for the test.
 func anyEngine(t *testing.T) *docker.Engine {
 	t.Helper()
+	dockertest.Alone(t)
 	running, err := docker.Running(t.Context(), docker.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -346,6 +346,25 @@ func (d *daemon) stop(ctx context.Context) error {
 	return d.clean(ctx, s)
 }
 
+// cleanDead removes what is left of a daemon that does not run: with the lock,
+// nobody is starting it either.
+func (d *daemon) cleanDead(ctx context.Context) error {
+	unlock, err := d.lockDaemon(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := readState(d.paths.state)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && s.alive() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(d.progress, "cleaning up after a private Docker daemon that has died")
+	return d.clean(ctx, s)
+}
+
 // clean ends what is left of a daemon and removes its traces, its data
 // excepted. The caller holds the lock.
 func (d *daemon) clean(ctx context.Context, s *state) error {

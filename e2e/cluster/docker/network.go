@@ -162,7 +162,7 @@ func undoRules(before, now, bridges []string) [][]string {
 		}
 		switch fields[0] {
 		case "-A":
-			if speaksOfDocker(fields[1:], bridges) {
+			if speaksOfDocker(fields[1:], bridges) || isHairpin(fields[1:]) {
 				rules = append(rules, append([]string{"-D"}, fields[1:]...))
 			}
 		case "-N":
@@ -188,6 +188,14 @@ func speaksOfDocker(words, bridges []string) bool {
 	return slices.ContainsFunc(words, func(w string) bool {
 		return isDockerChain(w) || slices.Contains(bridges, w)
 	})
+}
+
+// isHairpin says whether it is the rule by which a container reaches itself
+// through a port that it publishes. It names neither chain nor bridge; a daemon
+// that is killed leaves it.
+func isHairpin(words []string) bool {
+	return len(words) == 13 && words[0] == "POSTROUTING" && words[1] == "-s" && words[3] == "-d" && words[2] == words[4] &&
+		(strings.HasSuffix(words[2], "/32") || strings.HasSuffix(words[2], "/128")) && words[9] == "--dport" && words[12] == "MASQUERADE"
 }
 
 // splitRule splits a line of iptables -S into words; a word with spaces stands

@@ -71,6 +71,17 @@ func TestUndoMasquerading(t *testing.T) {
 	}
 }
 
+// A container that publishes a port has a rule with its address alone.
+func TestUndoHairpin(t *testing.T) {
+	const rule = "-A POSTROUTING -s 172.17.0.2/32 -d 172.17.0.2/32 -p tcp -m tcp --dport 6443 -j MASQUERADE"
+	if got := undoRules(nil, []string{rule, "-A POSTROUTING -s 10.0.0.1/32 -d 10.0.0.2/32 -p tcp -m tcp --dport 6443 -j MASQUERADE"}, nil); len(got) != 1 || !slices.Contains(got[0], "172.17.0.2/32") {
+		t.Errorf("undoRules = %q", got)
+	}
+	if got := undoRules([]string{rule}, []string{rule}, nil); len(got) != 0 {
+		t.Errorf("undoRules = %q for a rule that was there before", got)
+	}
+}
+
 func TestIsUserBridge(t *testing.T) {
 	for name, want := range map[string]bool{
 		"br-0123456789ab": true, "br-lan": false, "br-0123456789ag": false, "br-0123456789abc": false, "docker0": false, "": false,

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,6 +22,9 @@ import (
 
 // stateFile is the name of the file in a daemon's folder below /run.
 const stateFile = "state.json"
+
+// runRoot holds what must not survive a boot of all private daemons.
+const runRoot = "/run/ladder"
 
 // paths are the places of a private daemon.
 type paths struct {
@@ -41,16 +45,15 @@ type paths struct {
 }
 
 func pathsOf(dir string) paths {
-	const root = "/run/ladder"
 	sum := sha256.Sum256([]byte(dir))
-	run := filepath.Join(root, hex.EncodeToString(sum[:])[:8])
+	run := filepath.Join(runRoot, hex.EncodeToString(sum[:])[:8])
 	return paths{
 		dir:        dir,
 		data:       filepath.Join(dir, "data"),
 		lock:       filepath.Join(dir, "lock"),
 		log:        filepath.Join(dir, "daemon.log"),
-		root:       root,
-		network:    filepath.Join(root, "network.json"),
+		root:       runRoot,
+		network:    filepath.Join(runRoot, "network.json"),
 		run:        run,
 		state:      filepath.Join(run, stateFile),
 		socket:     filepath.Join(run, "docker.sock"),
@@ -115,8 +118,8 @@ func othersInUse(p paths) (bool, error) {
 }
 
 // Running returns the private daemon that another process has left running, or
-// nil if there is none. A daemon that has died and left something behind
-// counts, so that closing it cleans up. Of the options only Dir and Progress
+// nil if there is none. One that has died does not count: starting it anew, or
+// CleanUp, puts right what it left. Of the options only Dir and Progress
 // matter.
 func Running(_ context.Context, options Options) (*Engine, error) {
 	h := systemHost()
@@ -133,18 +136,48 @@ func Running(_ context.Context, options Options) (*Engine, error) {
 			return nil, fmt.Errorf("resolving %s, %w", dir, err)
 		}
 		p := pathsOf(abs)
-		if _, err := readState(p.state); errors.Is(err, fs.ErrNotExist) {
+		if s, err := readState(p.state); errors.Is(err, fs.ErrNotExist) || err == nil && !s.alive() {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
-		program, err := h.lookPath("docker")
-		if err != nil {
-			program = "docker" // its absence is told where it is called
-		}
-		return newPrivate(p, program, options.Progress), nil
+		return newPrivate(p, clientProgram(h), options.Progress), nil
 	}
 	return nil, nil
+}
+
+// clientProgram is where the docker client is; its absence is told where it is
+// called.
+func clientProgram(h host) string {
+	program, err := h.lookPath("docker")
+	if err != nil {
+		return "docker"
+	}
+	return program
+}
+
+// CleanUp removes what private daemons of this machine left that were killed,
+// or that died with the machine's last boot: containers, mounts, control
+// groups, rules and bridges. Their images stay as a cache. Daemons at work are
+// left alone.
+func CleanUp(ctx context.Context, progress io.Writer) error {
+	found, err := filepath.Glob(filepath.Join(runRoot, "*", stateFile))
+	if err != nil {
+		return err
+	}
+	h := systemHost()
+	var errs []error
+	for _, path := range found {
+		s, err := readState(path)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && s.alive() {
+			continue
+		}
+		if err == nil {
+			err = newPrivate(pathsOf(s.Dir), clientProgram(h), progress).daemon.cleanDead(ctx)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // lockDaemon takes the daemon's lock, which is held while it is started or

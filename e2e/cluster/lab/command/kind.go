@@ -47,6 +47,19 @@ func findEngine(ctx context.Context, progress io.Writer) (*docker.Engine, error)
 	return plan.Open(ctx)
 }
 
+// openEngine returns the engine that clusters were on, a private daemon that is
+// started again included; nil where there is none to start.
+func openEngine(ctx context.Context, progress io.Writer) (*docker.Engine, error) {
+	plan, err := docker.Detect(ctx, docker.Options{Progress: progress})
+	if missing := new(docker.MissingError); errors.As(err, &missing) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return plan.Open(ctx)
+}
+
 // attach finds a cluster, wherever it is.
 func attach(ctx context.Context, name string, progress io.Writer) (*kind.Cluster, *docker.Engine, error) {
 	engine, err := findEngine(ctx, progress)

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"slices"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"gpuladder.dev/ladder/e2e/cluster/docker"
 	"gpuladder.dev/ladder/e2e/cluster/kind"
 )
 
@@ -33,15 +35,26 @@ Without a cluster there is nothing to do.`,
 			if err != nil {
 				return err
 			}
-			if engine == nil {
-				fmt.Fprintln(stdout, "no cluster is there")
-				return nil
+			remembered, err := kind.List()
+			if err != nil {
+				return err
 			}
 			names := []string{name}
 			if all {
-				if names, err = kind.List(); err != nil {
+				names = remembered
+			}
+			if engine == nil && slices.ContainsFunc(names, func(name string) bool { return slices.Contains(remembered, name) }) {
+				// Their daemon has died: what it stored is removed through a new one.
+				if engine, err = openEngine(ctx, cmd.ErrOrStderr()); err != nil {
 					return err
 				}
+			}
+			if engine == nil {
+				if err := docker.CleanUp(ctx, cmd.ErrOrStderr()); err != nil {
+					return err
+				}
+				fmt.Fprintln(stdout, "no cluster is there")
+				return nil
 			}
 			var errs []error
 			for _, name := range names {
