@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -48,9 +49,26 @@ var _ engine.Observer = &observer{}
 
 // event is about the Node: a driver's troubles are those of a machine.
 func (o *observer) event(kind, reason, action, format string, args ...any) {
-	if o.recorder != nil {
+	o.eventOf(nil, kind, reason, action, format, args...)
+}
+
+// eventOf is about the Node, and something on it. Without that, Events of one
+// reason would count as repetitions of the first one and what they say be lost.
+func (o *observer) eventOf(related *corev1.ObjectReference, kind, reason, action, format string, args ...any) {
+	switch {
+	case o.recorder == nil:
+	case related == nil: // a nil pointer in an interface is an object to the recorder
 		o.recorder.Eventf(o.node, nil, kind, reason, action, format, args...)
+	default:
+		o.recorder.Eventf(o.node, related, kind, reason, action, format, args...)
 	}
+}
+
+// trouble is a device of the Node and what it has, as Events refer to it.
+func (o *observer) trouble(t health.Transition) *corev1.ObjectReference {
+	part := *o.node
+	part.FieldPath = "devices{" + t.Device + "}." + t.Reason
+	return &part
 }
 
 // Prepared implements [engine.Observer].
@@ -89,7 +107,8 @@ func (o *observer) Rebooted(int) { o.metrics.boots.Inc() }
 // Collected implements [engine.Observer].
 func (o *observer) Collected(claim types.NamespacedName, uid types.UID, why string) {
 	o.metrics.collected.Inc()
-	o.event(corev1.EventTypeWarning, EventClaimCollected, "Collecting",
+	related := &corev1.ObjectReference{APIVersion: resourcev1.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: claim.Namespace, Name: claim.Name, UID: uid}
+	o.eventOf(related, corev1.EventTypeWarning, EventClaimCollected, "Collecting",
 		"Took back what was prepared for claim %s (%s), which kubelet did not unprepare: %s", claim, uid, why)
 	o.removeMetadata(claim, uid)
 }
@@ -117,10 +136,10 @@ func (o *observer) healthChanged(t health.Transition) {
 	o.background.Info("Device health changed", "device", t.Device, "from", t.From.String(), "to", t.To.String(), "reason", t.Reason, "message", t.Message)
 	switch {
 	case t.To == inventory.Failed:
-		o.event(corev1.EventTypeWarning, EventDeviceFailed, "Tainting", "Device %s has failed: %s, %s", t.Device, t.Reason, t.Message)
+		o.eventOf(o.trouble(t), corev1.EventTypeWarning, EventDeviceFailed, "Tainting", "Device %s has failed: %s, %s", t.Device, t.Reason, t.Message)
 	case t.To == inventory.Suspect && t.From == inventory.Healthy:
-		o.event(corev1.EventTypeWarning, EventDeviceUnhealthy, "Tainting", "Device %s is suspect: %s, %s", t.Device, t.Reason, t.Message)
+		o.eventOf(o.trouble(t), corev1.EventTypeWarning, EventDeviceUnhealthy, "Tainting", "Device %s is suspect: %s, %s", t.Device, t.Reason, t.Message)
 	default:
-		o.event(corev1.EventTypeNormal, EventDeviceRecovered, "Untainting", "Device %s is %s again: %s is over", t.Device, t.To, t.Reason)
+		o.eventOf(o.trouble(t), corev1.EventTypeNormal, EventDeviceRecovered, "Untainting", "Device %s is %s again: %s is over", t.Device, t.To, t.Reason)
 	}
 }
