@@ -324,6 +324,29 @@ func (k *kindWorld) mendDevice(ctx context.Context, d device) error {
 	return err
 }
 
+func (k *kindWorld) xid(ctx context.Context, d device, code int) error {
+	if k.driver == drivenByNVML {
+		return k.board(ctx, d.node, "xid", d.name, fmt.Sprint(code))
+	}
+	_, err := k.fault(ctx, d.node, "xid", d.name, fmt.Sprint(code))
+	return err
+}
+
+func (k *kindWorld) metrics(ctx context.Context, node string) (string, error) {
+	pods, err := k.podsOf(ctx, driverName, node)
+	if err != nil {
+		return "", err
+	}
+	if len(pods) != 1 {
+		return "", fmt.Errorf("reading metrics, node %s has %d drivers", node, len(pods))
+	}
+	text, err := k.kube.CoreV1().Pods(k.namespace).ProxyGet("http", pods[0].Name, "9400", "/metrics", nil).DoRaw(ctx)
+	if err != nil {
+		return "", fmt.Errorf("reading the metrics of the driver of node %s, %w", node, err)
+	}
+	return string(text), nil
+}
+
 // drivenByNVML is the driver of NVIDIA's GPUs, over a simulated NVML.
 const drivenByNVML = "nvml"
 

@@ -33,6 +33,10 @@ type nodes interface {
 	rollDriver(ctx context.Context) error
 	// fault runs `ladder fault` in the driver of a node.
 	fault(ctx context.Context, node string, args ...string) (string, error)
+	// xid has a device report an error of NVIDIA's kernel driver.
+	xid(ctx context.Context, d device, code int) error
+	// metrics are what the driver of a node counts, in Prometheus' text.
+	metrics(ctx context.Context, node string) (string, error)
 	// exec runs a command on a node and returns what it prints.
 	exec(ctx context.Context, node string, argv ...string) (string, error)
 	// restartNode restarts a node as a reboot would, restartKubelet its kubelet

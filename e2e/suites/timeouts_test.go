@@ -24,6 +24,8 @@ var within = struct {
 	published time.Duration
 	// mended: the fault of a device has ended long enough for its taint to go.
 	mended time.Duration
+	// told: the kubelet has said in a Pod's status what it knows of a device.
+	told time.Duration
 	// admission: an admission policy is in force, or no longer.
 	admission time.Duration
 	// component: something that was killed or restarted works again.
@@ -47,6 +49,7 @@ var within = struct {
 	looked:      2 * time.Minute,
 	published:   30 * time.Second,
 	mended:      2 * time.Minute,
+	told:        2 * time.Minute,
 	admission:   30 * time.Second,
 	component:   2 * time.Minute,
 	node:        4 * time.Minute,
