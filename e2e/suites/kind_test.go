@@ -324,6 +324,18 @@ func (k *kindWorld) mendDevice(ctx context.Context, d device) error {
 	return err
 }
 
+func (k *kindWorld) equip(ctx context.Context, node, tier string, gpus int) error {
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q,%q:"%d"}}}`, kind.TierLabel, tier, labelGPUs, gpus)
+	if _, err := k.kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("labelling node %s, %w", node, err)
+	}
+	if k.driver == drivenByNVML {
+		// Boards are put into a node when the driver's Pod starts.
+		return k.replaceDriver(ctx, node)
+	}
+	return nil
+}
+
 func (k *kindWorld) xid(ctx context.Context, d device, code int) error {
 	if k.driver == drivenByNVML {
 		return k.board(ctx, d.node, "xid", d.name, fmt.Sprint(code))

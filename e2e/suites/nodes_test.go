@@ -37,6 +37,8 @@ type nodes interface {
 	xid(ctx context.Context, d device, code int) error
 	// metrics are what the driver of a node counts, in Prometheus' text.
 	metrics(ctx context.Context, node string) (string, error)
+	// equip gives a node the hardware of a tier of the catalog.
+	equip(ctx context.Context, node, tier string, gpus int) error
 	// exec runs a command on a node and returns what it prints.
 	exec(ctx context.Context, node string, argv ...string) (string, error)
 	// restartNode restarts a node as a reboot would, restartKubelet its kubelet
