@@ -52,7 +52,7 @@ func newPrivate(p paths, program string, progress io.Writer) *Engine {
 // it is closed: Running finds it again.
 func (p *Plan) Open(ctx context.Context) (*Engine, error) {
 	if p.Kind != Private {
-		return &Engine{kind: p.Kind, program: p.program, host: p.host}, nil
+		return p.Running(), nil
 	}
 	if p.install {
 		if err := install(ctx, p.options.Progress, policyFile, lookPath); err != nil {

@@ -47,7 +47,20 @@ type Plan struct {
 	options Options
 	paths   paths
 	install bool
+	running bool     // a private daemon that runs already
 	trim    []string // capabilities that the machine lacks
+}
+
+// Running returns the engine where nothing need be started to have it, else
+// nil.
+func (p *Plan) Running() *Engine {
+	switch {
+	case p.Kind != Private:
+		return &Engine{kind: p.Kind, program: p.program, host: p.host}
+	case p.running:
+		return newPrivate(p.paths, clientProgram(systemHost()), p.options.Progress)
+	}
+	return nil
 }
 
 // String is the plan as text for a person.
@@ -84,16 +97,20 @@ func Detect(ctx context.Context, options Options) (*Plan, error) {
 
 // host is what Detect asks about this machine.
 type host struct {
-	lookPath   func(string) (string, error)
-	run        func(ctx context.Context, name string, args ...string) (string, error)
-	root       bool
-	osRelease  string
-	missing    func() ([]string, error)
-	effective  func() (capability.Set, error)
-	cgroups    func() (int, error)
-	overlay    func(dir string) error
-	cacheDir   func() (string, error)
-	others     func(paths) (bool, error)
+	lookPath func(string) (string, error)
+	// run calls a client of the daemon at a host, or of the user's own for none.
+	run       func(ctx context.Context, at, name string, args ...string) (string, error)
+	root      bool
+	osRelease string
+	missing   func() ([]string, error)
+	effective func() (capability.Set, error)
+	cgroups   func() (int, error)
+	overlay   func(dir string) error
+	cacheDir  func() (string, error)
+	others    func(paths) (bool, error)
+	// remembered is what is remembered of the private daemon in a state file.
+	remembered func(file string) (*state, error)
+	// dockerHost is the user's choice of a daemon, which is no private one.
 	dockerHost string
 }
 
@@ -101,8 +118,10 @@ func systemHost() host {
 	release, _ := os.ReadFile("/etc/os-release") // a system without one is not Debian
 	return host{
 		lookPath: lookPath,
-		run: func(ctx context.Context, name string, args ...string) (string, error) {
-			return output(exec.CommandContext(ctx, name, args...))
+		run: func(ctx context.Context, at, name string, args ...string) (string, error) {
+			cmd := exec.CommandContext(ctx, name, args...)
+			cmd.Env = clientEnv(at)
+			return output(cmd)
 		},
 		root:       os.Geteuid() == 0,
 		osRelease:  string(release),
@@ -112,8 +131,18 @@ func systemHost() host {
 		overlay:    overlayWorks,
 		cacheDir:   binaries.CacheDir,
 		others:     othersInUse,
-		dockerHost: os.Getenv("DOCKER_HOST"),
+		remembered: readState,
+		dockerHost: usersHost(os.Getenv("DOCKER_HOST")),
 	}
+}
+
+// usersHost is what DOCKER_HOST says of the user's own Docker. Where it names a
+// private daemon, as `ladder-lab kind up` prints it, it says nothing.
+func usersHost(value string) string {
+	if IsPrivate(value) {
+		return ""
+	}
+	return value
 }
 
 func detect(ctx context.Context, options Options, h host) (*Plan, error) {
@@ -142,7 +171,7 @@ func detect(ctx context.Context, options Options, h host) (*Plan, error) {
 func usersOwn(ctx context.Context, h host, none *MissingError) *Plan {
 	if program, err := h.lookPath("docker"); err != nil {
 		none.Tried = append(none.Tried, "no program docker")
-	} else if version, isPodman, err := answer(ctx, h, program); err != nil {
+	} else if version, isPodman, err := answer(ctx, h, h.dockerHost, program); err != nil {
 		none.Tried = append(none.Tried, "Docker does not answer"+because(h, err))
 		if strings.Contains(err.Error(), "permission denied") {
 			none.Remedies = append(none.Remedies, "become a member of the group docker (and log in anew), or run as root")
@@ -158,13 +187,7 @@ func usersOwn(ctx context.Context, h host, none *MissingError) *Plan {
 		none.Tried = append(none.Tried, "no program podman")
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	version, err := h.run(ctx, program, "version", "--format", "{{.Client.Version}}")
-	if err == nil {
-		// version answers without looking at anything; info does look.
-		_, err = h.run(ctx, program, "info", "--format", "{{.Host.Security.Rootless}}")
-	}
+	version, err := podmanAnswer(ctx, h, program)
 	if err != nil {
 		none.Tried = append(none.Tried, "podman does not work ("+firstLine(err)+")")
 		return nil
@@ -174,14 +197,26 @@ func usersOwn(ctx context.Context, h host, none *MissingError) *Plan {
 
 // answer asks the daemon behind the docker client for its version. A client
 // that is podman under another name is told apart.
-func answer(ctx context.Context, h host, program string) (version string, isPodman bool, err error) {
+func answer(ctx context.Context, h host, at, program string) (version string, isPodman bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	if own, err := h.run(ctx, program, "--version"); err == nil && strings.Contains(strings.ToLower(own), "podman") {
+	if own, err := h.run(ctx, at, program, "--version"); err == nil && strings.Contains(strings.ToLower(own), "podman") {
 		return own, true, nil
 	}
-	version, err = h.run(ctx, program, "version", "--format", "{{.Server.Version}}")
+	version, err = h.run(ctx, at, program, "version", "--format", "{{.Server.Version}}")
 	return version, false, err
+}
+
+// podmanAnswer is the version of a podman that works.
+func podmanAnswer(ctx context.Context, h host, program string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	version, err := h.run(ctx, "", program, "version", "--format", "{{.Client.Version}}")
+	if err == nil {
+		// version answers without looking at anything; info does look.
+		_, err = h.run(ctx, "", program, "info", "--format", "{{.Host.Security.Rootless}}")
+	}
+	return version, err
 }
 
 func because(h host, err error) string {
@@ -254,7 +289,8 @@ func private(options Options, h host, none *MissingError) *Plan {
 		plan.Notes = append(plan.Notes, note)
 	}
 	plan.host = "unix://" + plan.paths.socket
-	if s, err := readState(plan.paths.state); err == nil && s.alive() {
+	if s, err := h.remembered(plan.paths.state); err == nil && s.alive() {
+		plan.running = true
 		plan.Steps = []string{"use the private Docker daemon that runs already (socket " + plan.paths.socket + ")"}
 		return plan
 	}

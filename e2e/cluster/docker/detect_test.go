@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"gpuladder.dev/ladder/e2e/cluster/docker/capability"
+	"gpuladder.dev/ladder/e2e/cluster/process"
 )
 
 const bookworm = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\n"
@@ -31,6 +33,10 @@ type machine struct {
 	overlay    map[string]bool
 	others     bool
 	dockerHost string
+	// answersAt are the hosts at which there is a daemon; all, where it is nil.
+	answersAt []string
+	// daemons are the private ones that are remembered, by their state file.
+	daemons map[string]*state
 }
 
 func (m machine) host(t *testing.T) host {
@@ -42,7 +48,10 @@ func (m machine) host(t *testing.T) host {
 			}
 			return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
 		},
-		run: func(_ context.Context, name string, args ...string) (string, error) {
+		run: func(_ context.Context, at, name string, args ...string) (string, error) {
+			if m.answersAt != nil && !slices.Contains(m.answersAt, at) {
+				return "", errors.New("no such host")
+			}
 			line := strings.TrimPrefix(name, "/bin/") + " " + args[0]
 			if answer, found := m.answers[line]; found {
 				return answer, nil
@@ -60,7 +69,13 @@ func (m machine) host(t *testing.T) host {
 		overlay:    func(dir string) error { return map[bool]error{false: errors.New("not supported")}[m.overlay[dir]] },
 		cacheDir:   func() (string, error) { return "/home/user/.cache/ladder", nil },
 		others:     func(paths) (bool, error) { return m.others, nil },
-		dockerHost: m.dockerHost,
+		dockerHost: usersHost(m.dockerHost),
+		remembered: func(file string) (*state, error) {
+			if s, found := m.daemons[file]; found {
+				return s, nil
+			}
+			return nil, fmt.Errorf("%s: %w", file, fs.ErrNotExist)
+		},
 	}
 }
 
@@ -71,6 +86,17 @@ var (
 	inTheCache  = map[string]bool{"/home/user/.cache/ladder/docker": true, "/var/lib/ladder/docker": true}
 	rootOnEmpty = machine{root: true, release: bookworm, effective: ^capability.Set(0), overlay: inTheCache}
 )
+
+// cachedDir is where a private daemon lies by default.
+const cachedDir = "/home/user/.cache/ladder/docker"
+
+// runningIn is what is remembered of a private daemon that runs: its process is
+// this one.
+func runningIn(dir string) map[string]*state {
+	return map[string]*state{pathsOf(dir).state: {Dir: dir, Daemon: process.Self()}}
+}
+
+func hostOf(dir string) string { return "unix://" + pathsOf(dir).socket }
 
 func TestDetect(t *testing.T) {
 	with := func(m machine, change func(*machine)) machine {
@@ -146,6 +172,29 @@ func TestDetect(t *testing.T) {
 			machine: with(rootOnEmpty, func(m *machine) { m.programs, m.overlay = daemonPrograms, map[string]bool{"/data/docker": true} }),
 			options: Options{Dir: "/data/docker"},
 			kind:    Private, says: []string{"data in /data/docker/data"},
+		},
+		"a private daemon runs": {
+			machine: with(rootOnEmpty, func(m *machine) { m.programs, m.daemons = daemonPrograms, runningIn(cachedDir) }),
+			kind:    Private, says: []string{"use the private Docker daemon that runs already (socket " + pathsOf(cachedDir).socket},
+		},
+		"DOCKER_HOST names the private daemon that runs": {
+			machine: with(rootOnEmpty, func(m *machine) {
+				m.programs, m.daemons = everything, runningIn(cachedDir)
+				m.dockerHost = hostOf(cachedDir)
+				m.answers, m.answersAt = dockerUp, []string{m.dockerHost}
+			}),
+			kind: Private, says: []string{"use the private Docker daemon that runs already"}, not: []string{"that answers"},
+		},
+		"DOCKER_HOST names a private daemon that has died": {
+			machine: with(rootOnEmpty, func(m *machine) {
+				m.programs, m.daemons = daemonPrograms, map[string]*state{pathsOf(cachedDir).state: {Dir: cachedDir}}
+				m.dockerHost = hostOf(cachedDir)
+			}),
+			kind: Private, says: []string{"start a private Docker daemon"}, not: []string{"runs already"},
+		},
+		"DOCKER_HOST names a private daemon beside the user's own": {
+			machine: machine{programs: everything, answers: dockerUp, answersAt: []string{""}, dockerHost: hostOf(cachedDir)},
+			kind:    Docker, host: "", says: []string{"the Docker daemon that answers"},
 		},
 		"a private one is asked for": {
 			machine: with(rootOnEmpty, func(m *machine) { m.programs, m.answers = everything, dockerUp }),
@@ -292,6 +341,10 @@ func TestEngineOfTheUser(t *testing.T) {
 	}
 	if env := theirs.Env(); !slices.Contains(env, "DOCKER_CONTEXT=other") || !slices.Contains(env, "DOCKER_HOST=tcp://old:1") {
 		t.Errorf("their environment is changed: %v", env)
+	}
+	t.Setenv("DOCKER_HOST", hostOf("/x"))
+	if env := theirs.Env(); slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "DOCKER_HOST=") }) {
+		t.Errorf("a private daemon is taken for theirs: %v", env)
 	}
 	ours := newPrivate(pathsOf("/x"), "docker", nil)
 	env := ours.Command(t.Context(), "ps").Env

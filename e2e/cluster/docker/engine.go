@@ -51,16 +51,24 @@ func (e *Engine) Host() string { return e.host }
 func (e *Engine) Started() bool { return e.started }
 
 // Env is the environment for programs that use the engine.
-func (e *Engine) Env() []string {
-	if e.host == "" {
-		return os.Environ()
+func (e *Engine) Env() []string { return clientEnv(e.host) }
+
+// clientEnv is the environment for a client of the daemon at that host; for
+// none, the user's own, which a private daemon never is.
+func clientEnv(host string) []string {
+	env := os.Environ()
+	if host == "" {
+		return slices.DeleteFunc(env, func(v string) bool {
+			set, is := strings.CutPrefix(v, "DOCKER_HOST=")
+			return is && IsPrivate(set)
+		})
 	}
 	// A context that the user chose would win over the host in some clients.
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+	env = slices.DeleteFunc(env, func(v string) bool {
 		return strings.HasPrefix(v, "DOCKER_HOST=") || strings.HasPrefix(v, "DOCKER_CONTEXT=") ||
 			strings.HasPrefix(v, "DOCKER_TLS")
 	})
-	return append(env, "DOCKER_HOST="+e.host)
+	return append(env, "DOCKER_HOST="+host)
 }
 
 // Command returns a call of the command line client.

@@ -56,7 +56,7 @@ func pathsOf(dir string) paths {
 		network:    filepath.Join(runRoot, "network.json"),
 		run:        run,
 		state:      filepath.Join(run, stateFile),
-		socket:     filepath.Join(run, "docker.sock"),
+		socket:     filepath.Join(run, socketFile),
 		pidfile:    filepath.Join(run, "dockerd.pid"),
 		execRoot:   filepath.Join(run, "exec"),
 		containerd: filepath.Join(run, "containerd"),
@@ -136,7 +136,7 @@ func Running(_ context.Context, options Options) (*Engine, error) {
 			return nil, fmt.Errorf("resolving %s, %w", dir, err)
 		}
 		p := pathsOf(abs)
-		if s, err := readState(p.state); errors.Is(err, fs.ErrNotExist) || err == nil && !s.alive() {
+		if s, err := h.remembered(p.state); errors.Is(err, fs.ErrNotExist) || err == nil && !s.alive() {
 			continue
 		} else if err != nil {
 			return nil, err
