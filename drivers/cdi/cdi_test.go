@@ -301,3 +301,61 @@ func TestNamesThatCDICanNotHaveAreRefused(t *testing.T) {
 		t.Error("a claim without a UID was accepted")
 	}
 }
+
+// TestHooksRunOnceForAClaim: what each device asks for in the same way is done
+// once in a container, in the order in which it was asked for; what one of them
+// alone asks for stays its own.
+func TestHooksRunOnceForAClaim(t *testing.T) {
+	hook := func(args ...string) *specs.Hook {
+		return &specs.Hook{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: append([]string{"nvidia-cdi-hook"}, args...)}
+	}
+	two := claimOf(device("big", "gpu-0", "H100"), device("small", "gpu-1", "H100"))
+	one := claimOf(device("accelerator", "gpu-0", "H100"))
+	edits := editsOf(two)
+	for name, own := range map[string]string{"gpu-0": "../card0", "gpu-1": "../card1"} {
+		of := edits[name]
+		of.Hooks = []*specs.Hook{hook("create-symlinks"), hook("chmod", own), hook("update-ldcache")}
+		edits[name] = of
+	}
+	folder := NewFolder(filepath.Join(t.TempDir(), "cdi"), driver)
+	claims := map[types.UID]*checkpoint.Claim{uid: two, second: one}
+	for id, claim := range claims {
+		if err := folder.Write(boot, id, claim, edits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(edits["gpu-0"].Hooks) != 3 || len(edits["gpu-1"].Hooks) != 3 {
+		t.Error("the edits that were given have changed")
+	}
+	for name, test := range map[string]struct {
+		use  use
+		want string
+	}{
+		"the claim":           {use{uid: uid}, "create-symlinks update-ldcache chmod:../card0 chmod:../card1"},
+		"one of its requests": {use{uid: uid, request: "small"}, "create-symlinks update-ldcache chmod:../card1"},
+		"a claim of a device": {use{uid: second}, "create-symlinks chmod:../card0 update-ldcache"},
+	} {
+		var ids []string
+		for _, d := range Devices(driver, "node-1", test.use.uid, claims[test.use.uid]) {
+			if test.use.request == "" || slices.Contains(stripped(d.Requests), test.use.request) {
+				ids = append(ids, d.CDIDeviceIDs...)
+			}
+		}
+		slices.Sort(ids)
+		cache, err := cdi.NewCache(cdi.WithSpecDirs(folder.path), cdi.WithAutoRefresh(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := &oci.Spec{Process: &oci.Process{}}
+		if _, err := cache.InjectDevices(spec, slices.Compact(ids)...); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, h := range spec.Hooks.CreateContainer {
+			got = append(got, strings.Join(h.Args[1:], ":"))
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s: a container runs %v, want %s", name, got, test.want)
+		}
+	}
+}

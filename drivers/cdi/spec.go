@@ -18,6 +18,9 @@
 //     variables for all its devices. Kubelet applies it last, and only in
 //     containers that use the claim without naming a request.
 //
+// Hooks that all devices of a claim ask for, such as an update of the library
+// cache, are of the spec as a whole: a container runs them once for the claim.
+//
 // So LADDER_VISIBLE_DEVICES is exact in a container that uses one claim or one
 // request. In one that names several requests or several claims it is that of
 // the last; there LADDER_DEVICE_* says it all.
@@ -26,6 +29,7 @@ package cdi
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -106,6 +110,7 @@ func Spec(driver, bootID string, uid types.UID, claim *checkpoint.Claim, edits E
 		own.Env = append(slices.Clone(own.Env), variableOf(device.Name)+"="+device.Model)
 		spec.Devices = append(spec.Devices, specs.Device{Name: deviceName(uid, device), ContainerEdits: own})
 	}
+	spec.ContainerEdits.Hooks = takeCommonHooks(spec.Devices)
 	all := requests(claim)
 	for _, request := range all {
 		spec.Devices = append(spec.Devices, specs.Device{
@@ -125,6 +130,31 @@ func Spec(driver, bootID string, uid types.UID, claim *checkpoint.Claim, edits E
 		return nil, fmt.Errorf("choosing CDI version, %w", err)
 	}
 	return spec, nil
+}
+
+// takeCommonHooks takes the hooks that each of several devices has away from
+// them, and returns them in the order of the first. A runtime applies what the
+// spec as a whole asks for once, and before what its devices do; of hooks, other
+// than of mounts and nodes, it would run each copy.
+func takeCommonHooks(devices []specs.Device) []*specs.Hook {
+	if len(devices) < 2 {
+		return nil
+	}
+	in := func(hooks []*specs.Hook, hook *specs.Hook) bool {
+		return slices.ContainsFunc(hooks, func(h *specs.Hook) bool { return reflect.DeepEqual(h, hook) })
+	}
+	var common []*specs.Hook
+	for _, hook := range devices[0].ContainerEdits.Hooks {
+		everywhere := !slices.ContainsFunc(devices, func(d specs.Device) bool { return !in(d.ContainerEdits.Hooks, hook) })
+		if everywhere && !in(common, hook) {
+			common = append(common, hook)
+		}
+	}
+	for i := range devices {
+		edits := &devices[i].ContainerEdits
+		edits.Hooks = slices.DeleteFunc(slices.Clone(edits.Hooks), func(h *specs.Hook) bool { return in(common, h) })
+	}
+	return common
 }
 
 // Devices are a claim's devices as kubelet is told of them: in the order of

@@ -178,6 +178,17 @@ func (m *Monitor) Severity(device string) (inventory.Severity, string) {
 	return all[0].Severity, strings.Join(said, "; ")
 }
 
+// Reason is the one word for the worst trouble of a device; "" while it is
+// healthy.
+func (m *Monitor) Reason(device string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if all := m.of(device); len(all) > 0 {
+		return all[0].Reason
+	}
+	return ""
+}
+
 // Taints that a device carries: none while it is healthy, NoSchedule from a
 // suspicion on, NoExecute too once it has failed. Suspicion stays beside
 // failure: a claim may tolerate the second, and must not be given the device

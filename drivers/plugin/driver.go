@@ -38,6 +38,7 @@ type Driver struct {
 	engine   *engine.Engine
 	devices  devices
 	beat     *beat
+	claims   *conditions
 	fatal    context.CancelCauseFunc
 	present  *Presence
 	hardware answers
@@ -98,6 +99,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		BootIDFile: config.BootIDFile, StaleAfter: config.StaleAfter, Hooks: config.Hooks,
 		Settled: config.Settled, Sharer: sharer,
 	})
+	d.claims = newConditions(&config, d.engine, d.devices)
 	return d, nil
 }
 
@@ -138,6 +140,9 @@ func (d *Driver) Run(ctx context.Context) error {
 	parts.Go(func() { d.start(running) })
 	parts.Go(func() { d.watchHealth(running) })
 	parts.Go(func() { d.collect(running) })
+	parts.Go(func() {
+		d.claims.run(running, d.config.HealthPeriod, max(maxSilence, d.config.HealthPeriod), d.metrics.publishErrors.Inc)
+	})
 	parts.Go(func() {
 		if err := d.publishAll(running, helper); err != nil {
 			fatal(err)

@@ -89,6 +89,7 @@ func (d *Driver) observe(ctx context.Context) error {
 	}
 	d.metrics.count(d.devices, report)
 	d.beat.send(report)
+	d.claims.saw(report)
 	return nil
 }
 

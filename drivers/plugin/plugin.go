@@ -21,7 +21,9 @@ var _ kubeletplugin.DRAPlugin = plugin{}
 
 // PrepareResourceClaims implements [kubeletplugin.DRAPlugin].
 func (p plugin) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
-	return p.engine.Prepare(ctx, claims), nil
+	prepared := p.engine.Prepare(ctx, claims)
+	p.claims.nudge() // a device may have got its trouble between allocation and now
+	return prepared, nil
 }
 
 // UnprepareResourceClaims implements [kubeletplugin.DRAPlugin].
