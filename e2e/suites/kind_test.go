@@ -79,12 +79,12 @@ func attachKind(ctx context.Context, s *settings) (provider, error) {
 	if k.kube, err = kubernetes.NewForConfig(c.RESTConfig()); err != nil {
 		return nil, fmt.Errorf("making a client, %w", err)
 	}
-	return k, k.size(ctx)
+	return k, nil
 }
 
-// size gives each node the number of GPUs that the suites want, and waits until
+// prepare gives each node the number of GPUs that the suites want, and waits until
 // its driver has published them.
-func (k *kindWorld) size(ctx context.Context) error {
+func (k *kindWorld) prepare(ctx context.Context) error {
 	return workload.WaitFor(ctx, within.rollout, "every node to publish the devices that the suites want", func(ctx context.Context) (bool, string, error) {
 		nodes, err := k.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: kind.TierLabel})
 		if err != nil {
@@ -102,6 +102,10 @@ func (k *kindWorld) size(ctx context.Context) error {
 		}
 		for _, n := range nodes.Items {
 			want, known := gpus[n.Labels[kind.TierLabel]]
+			if tier, mig := strings.CutSuffix(n.Labels[kind.TierLabel], "-mig"); mig {
+				// A run that was killed has left it so.
+				return false, "", k.equip(ctx, n.Name, tier, gpus[tier])
+			}
 			if !known {
 				return false, "", fmt.Errorf("node %s is of tier %q, which the suites do not know", n.Name, n.Labels[kind.TierLabel])
 			}

@@ -105,7 +105,7 @@ func (s *scene) begin(ctx context.Context, t *testing.T) {
 		}
 		return len(s.devices("")) > 0, "there are no devices"
 	})
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-" + s.name + "-", Labels: map[string]string{"gpuladder.dev/e2e": s.name}}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: ownPrefix + s.name + "-", Labels: map[string]string{labelSuite: s.name}}}
 	if err := s.client.Create(ctx, ns); err != nil {
 		t.Fatalf("creating a namespace, %v", err)
 	}

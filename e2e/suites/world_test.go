@@ -30,6 +30,8 @@ import (
 // provider is what the suites need of a cluster beyond its API.
 type provider interface {
 	cluster.Cluster
+	// prepare gives nodes the devices that the suites want.
+	prepare(ctx context.Context) error
 	// killScheduler ends ladder-scheduler without warning; it stays down until
 	// startScheduler, which returns when it works.
 	killScheduler(ctx context.Context) error
@@ -73,7 +75,13 @@ func newWorld(ctx context.Context, s *settings) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.connect(ctx); err != nil {
+	if err = w.connect(ctx); err == nil {
+		err = w.sweep(ctx)
+	}
+	if err == nil {
+		err = w.prepare(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, w.provider.end(context.WithoutCancel(ctx)))
 	}
 	return w, nil
