@@ -25,7 +25,7 @@ const (
 	envImage      = "LADDER_E2E_IMAGE"
 	envNamespace  = "LADDER_E2E_NAMESPACE"
 	envDriver     = "LADDER_E2E_DRIVER"
-	envCore       = "LADDER_E2E_CORE"
+	envFull       = "LADDER_E2E_FULL"
 )
 
 // The kinds of clusters.
@@ -45,8 +45,8 @@ type settings struct {
 	namespace string
 	// driver is what drives the GPUs of a kind cluster: fake or nvml.
 	driver string
-	// core runs only the core of the suites.
-	core bool
+	// full runs all suites; otherwise only the core of them.
+	full bool
 }
 
 // readSettings reads the variables. Without any, the suites run on a lab of
@@ -55,7 +55,7 @@ func readSettings(get func(string) string) (*settings, error) {
 	s := &settings{
 		provider: get(envProvider), cluster: get(envCluster), kubeconfig: get(envKubeconfig),
 		artifacts: get(envArtifacts), image: get(envImage), namespace: get(envNamespace),
-		driver: get(envDriver), core: get(envCore) == "1",
+		driver: get(envDriver), full: get(envFull) == "1",
 	}
 	if s.provider == "" {
 		s.provider = onLab
@@ -113,7 +113,7 @@ func run(m *testing.M) int {
 	}
 	labels := cfg.Labels()
 	labels["provider"] = []string{s.provider}
-	if s.core {
+	if !s.full {
 		labels["core"] = []string{"true"}
 	}
 	cfg.WithLabels(labels)

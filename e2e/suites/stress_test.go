@@ -40,9 +40,9 @@ func TestStress(t *testing.T) {
 			drawn = rand.Uint64()
 		}
 		t.Attr("seed", fmt.Sprint(drawn))
-		rounds := stressRounds
-		if s.core {
-			rounds = stressCoreRounds
+		rounds := stressCoreRounds
+		if s.full {
+			rounds = stressRounds
 		}
 		err := stress.Run(ctx, stress.Options{
 			Seed: drawn, Rounds: rounds, Pods: stressPods, Devices: len(s.devices("")), KillsPerRound: stressKills,

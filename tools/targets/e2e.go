@@ -14,9 +14,10 @@ type E2e mg.Namespace
 
 // All brings a cluster up with Ladder in it, runs the suites and takes the
 // cluster down: `go tool mage e2e [-provider=kind|lab] [-driver=fake|nvml]
-// [-run=REGEX] [-keep] [-core]`. With -keep the cluster stays, for the next run
-// or for a look.
-func (E2e) All(ctx context.Context, provider, driver, run *string, keep, core *bool) error {
+// [-run=REGEX] [-keep] [-full]`. Those that take long, and most rounds of
+// stress, run with -full, or where -run names them. With -keep the cluster
+// stays, for the next run or for a look.
+func (E2e) All(ctx context.Context, provider, driver, run *string, keep, full *bool) error {
 	p := value(provider, "kind")
 	if p != "kind" && p != "lab" {
 		return fmt.Errorf("choosing the provider, -provider is kind or lab and not %q", p)
@@ -39,8 +40,8 @@ func (E2e) All(ctx context.Context, provider, driver, run *string, keep, core *b
 		return err
 	}
 	env := []string{"LADDER_E2E_PROVIDER=" + p, "LADDER_E2E_ARTIFACTS=" + artifacts}
-	if value(core, false) {
-		env = append(env, "LADDER_E2E_CORE=1")
+	if value(full, false) || value(run, "") != "" {
+		env = append(env, "LADDER_E2E_FULL=1")
 	}
 	if p == "lab" { // The suites start the lab themselves: it takes seconds.
 		if _, err := controlPlane(ctx); err != nil {
