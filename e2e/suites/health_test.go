@@ -82,8 +82,9 @@ func TestHealth(t *testing.T) {
 			s.eventOf(ctx, t, d, reason, code)
 		}
 		s.counted(ctx, t, struck)
-	}).then("the Pod is told", func(ctx context.Context, t *testing.T, s *scene) {
+	}).then("the Pod and its claim are told", func(ctx context.Context, t *testing.T, s *scene) {
 		s.healthTold(ctx, t, "train", corev1.ResourceHealthStatusUnhealthy)
+		s.claimTold(ctx, t, "train", metav1.ConditionFalse, fmt.Sprintf("Xid%d", xidsOf.suspect[0]))
 	}).then("repaired, all of it goes", func(ctx context.Context, t *testing.T, s *scene) {
 		if err := s.repair(ctx, struck); err != nil {
 			t.Fatal(err)
@@ -96,6 +97,7 @@ func TestHealth(t *testing.T) {
 		}
 		s.counted(ctx, t, nil)
 		s.healthTold(ctx, t, "train", corev1.ResourceHealthStatusHealthy)
+		s.claimTold(ctx, t, "train", metav1.ConditionTrue, "Healthy")
 	}).run(t)
 }
 
@@ -238,5 +240,21 @@ func (s *scene) healthTold(ctx context.Context, t *testing.T, name string, want 
 			}
 		}
 		return false, fmt.Sprintf("%+v", pod.Status.ContainerStatuses)
+	})
+}
+
+// claimTold waits until the status of the Pod's claim says so of its device.
+func (s *scene) claimTold(ctx context.Context, t *testing.T, name string, want metav1.ConditionStatus, reason string) {
+	t.Helper()
+	s.await(ctx, t, within.told, fmt.Sprintf("the claim of Pod %s to say Healthy=%s, %s", name, want, reason), func() (bool, string) {
+		var said []metav1.Condition
+		for _, claim := range s.claims(s.current(name)) {
+			for _, d := range claim.Status.Devices {
+				said = append(said, d.Conditions...)
+			}
+		}
+		return slices.ContainsFunc(said, func(c metav1.Condition) bool {
+			return c.Type == "Healthy" && c.Status == want && c.Reason == reason
+		}), fmt.Sprintf("%+v", said)
 	})
 }
