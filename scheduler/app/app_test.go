@@ -52,6 +52,7 @@ func set(plugins ...string) config.PluginSet {
 func TestCheckProfile(t *testing.T) {
 	good := func() *config.Plugins {
 		return &config.Plugins{
+			QueueSort: set(ladder.OrderName),
 			PreFilter: set(ladder.Name), Filter: set(ladder.Name), Reserve: set(ladder.Name), PreBind: set(ladder.Name), PostBind: set(ladder.Name),
 			PostFilter: set(ladder.Name, names.DefaultPreemption),
 			Bind:       set(ladder.Name, names.DefaultBinder),
@@ -60,6 +61,7 @@ func TestCheckProfile(t *testing.T) {
 	}
 	require.NoError(t, checkProfile(good()))
 	for name, spoil := range map[string]func(*config.Plugins){
+		"queueSort":      func(p *config.Plugins) { p.QueueSort = set(names.PrioritySort) },
 		"weight":         func(p *config.Plugins) { p.Score.Enabled[1].Weight = 12 },
 		"postFilter":     func(p *config.Plugins) { p.PostFilter = set(names.DefaultPreemption, ladder.Name) },
 		"bind":           func(p *config.Plugins) { p.Bind = set(names.DefaultBinder) },
@@ -71,6 +73,28 @@ func TestCheckProfile(t *testing.T) {
 			assert.Error(t, checkProfile(plugins))
 		})
 	}
+}
+
+// A profile that says nothing about the order of Pods gets Ladder's; one that
+// does keeps what it says, and is refused if that is another.
+func TestServeInOrder(t *testing.T) {
+	c, err := defaultConfig()
+	require.NoError(t, err)
+	require.True(t, enabled(c.Profiles[0].Plugins.MultiPoint, names.PrioritySort))
+	own, explicit := c.Profiles[0].DeepCopy(), c.Profiles[0].DeepCopy()
+	own.SchedulerName = "other"
+	explicit.Plugins.QueueSort = set(ladder.OrderName)
+	profiles := []config.KubeSchedulerProfile{c.Profiles[0], *own, *explicit, {SchedulerName: "none"}}
+	before := len(profiles[0].Plugins.MultiPoint.Enabled)
+	for range 2 {
+		serveInOrder(profiles)
+		for _, p := range profiles[:2] {
+			assert.True(t, enabled(p.Plugins.MultiPoint, ladder.OrderName), p.SchedulerName)
+			assert.False(t, enabled(p.Plugins.MultiPoint, names.PrioritySort), p.SchedulerName)
+			assert.Len(t, p.Plugins.MultiPoint.Enabled, before)
+		}
+	}
+	assert.False(t, enabled(profiles[2].Plugins.MultiPoint, ladder.OrderName), "it would be there twice")
 }
 
 func TestCommandNamesItsFlags(t *testing.T) {

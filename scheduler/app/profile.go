@@ -26,26 +26,30 @@ const (
 	clientBurst = 2000
 )
 
-// defaultConfig is the configuration without --config: one profile,
-// ladder-scheduler, with Ladder in place of DynamicResources.
-func defaultConfig() (*config.KubeSchedulerConfiguration, error) {
-	external := &configv1.KubeSchedulerConfiguration{
-		Profiles: []configv1.KubeSchedulerProfile{{
-			SchedulerName:            ptr.To(v1alpha1.SchedulerName),
-			PercentageOfNodesToScore: ptr.To[int32](100),
-			Plugins: &configv1.Plugins{
-				MultiPoint: configv1.PluginSet{
-					Enabled:  []configv1.Plugin{{Name: ladder.Name, Weight: ptr.To[int32](scoreWeight)}},
-					Disabled: []configv1.Plugin{{Name: names.DynamicResources}},
-				},
-				// Plugins enabled by multiPoint alone come after the default
-				// ones. An idle allocation must be taken back before another
-				// Pod is preempted, and the first bind plugin binds.
-				PostFilter: configv1.PluginSet{Enabled: []configv1.Plugin{{Name: ladder.Name}, {Name: names.DefaultPreemption}}},
-				Bind:       configv1.PluginSet{Enabled: []configv1.Plugin{{Name: ladder.Name}, {Name: names.DefaultBinder}}},
+// Profile returns the profile of the configuration without --config, under a
+// name: Ladder in place of DynamicResources.
+func Profile(schedulerName string) configv1.KubeSchedulerProfile {
+	return configv1.KubeSchedulerProfile{
+		SchedulerName:            ptr.To(schedulerName),
+		PercentageOfNodesToScore: ptr.To[int32](100),
+		Plugins: &configv1.Plugins{
+			MultiPoint: configv1.PluginSet{
+				Enabled:  []configv1.Plugin{{Name: ladder.Name, Weight: ptr.To[int32](scoreWeight)}},
+				Disabled: []configv1.Plugin{{Name: names.DynamicResources}},
 			},
-		}},
+			// Plugins enabled by multiPoint alone come after the default
+			// ones. An idle allocation must be taken back before another
+			// Pod is preempted, and the first bind plugin binds.
+			PostFilter: configv1.PluginSet{Enabled: []configv1.Plugin{{Name: ladder.Name}, {Name: names.DefaultPreemption}}},
+			Bind:       configv1.PluginSet{Enabled: []configv1.Plugin{{Name: ladder.Name}, {Name: names.DefaultBinder}}},
+		},
 	}
+}
+
+// defaultConfig is the configuration without --config: one profile,
+// ladder-scheduler.
+func defaultConfig() (*config.KubeSchedulerConfiguration, error) {
+	external := &configv1.KubeSchedulerConfiguration{Profiles: []configv1.KubeSchedulerProfile{Profile(v1alpha1.SchedulerName)}}
 	external.LeaderElection.ResourceName = v1alpha1.SchedulerName
 	external.ClientConnection.QPS = clientQPS
 	external.ClientConnection.Burst = clientBurst
@@ -56,6 +60,21 @@ func defaultConfig() (*config.KubeSchedulerConfiguration, error) {
 	}
 	internal.APIVersion = configv1.SchemeGroupVersion.String()
 	return internal, nil
+}
+
+// serveInOrder makes every profile that leaves it to kube-scheduler which Pod is
+// tried first use Ladder's order. Profiles of one scheduler share the queue, so
+// they must agree, whether or not they use Ladder.
+func serveInOrder(profiles []config.KubeSchedulerProfile) {
+	for i := range profiles {
+		plugins := profiles[i].Plugins
+		if plugins == nil || len(plugins.QueueSort.Enabled) > 0 || enabled(plugins.MultiPoint, ladder.OrderName) {
+			continue
+		}
+		if at := index(plugins.MultiPoint, names.PrioritySort); at >= 0 {
+			plugins.MultiPoint.Enabled[at].Name = ladder.OrderName
+		}
+	}
 }
 
 // checkProfiles refuses profiles in which Ladder could not keep its promises.
@@ -97,6 +116,8 @@ func checkProfile(plugins *config.Plugins) error {
 	switch {
 	case !enabled(plugins.PreFilter, ladder.Name), !enabled(plugins.Reserve, ladder.Name), !enabled(plugins.PreBind, ladder.Name), !enabled(plugins.PostBind, ladder.Name):
 		return fmt.Errorf("enable %s by multiPoint: it needs all of its extension points", ladder.Name)
+	case !enabled(plugins.QueueSort, ladder.OrderName):
+		return fmt.Errorf("queueSort must be %s: with another one the order in which waiting Pods are served is not the same each time", ladder.OrderName)
 	case own <= others:
 		return fmt.Errorf("the score weight of %s is %d, it must be above %d, the weights of all others together", ladder.Name, own, others)
 	case before(plugins.PostFilter, names.DefaultPreemption, ladder.Name):

@@ -5,6 +5,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -40,6 +41,25 @@ type Scheduler struct {
 	Core   *ladder.Core
 }
 
+// Plugins returns what the profiles of one scheduler share and the registry of
+// its own plugins, for scheduler.New. Who doesn't use [Setup] must also call
+// [ladder.Widen] on the scheduler.
+func Plugins(own Options, logger klog.Logger) (*ladder.Core, frameworkruntime.Registry, error) {
+	if own.Clock == nil {
+		own.Clock = clock.RealClock{}
+	}
+	engine, err := newEngine(own.Journal, own.JournalKeep, own.Clock.Now(), logger)
+	if err != nil {
+		return nil, nil, err
+	}
+	core := ladder.NewCore(engine, own.Clock, logger)
+	registry := frameworkruntime.Registry{}
+	if err := errors.Join(registry.Register(ladder.Name, core.Factory()), registry.Register(ladder.OrderName, ladder.NewOrder)); err != nil {
+		return nil, nil, fmt.Errorf("registering plugins, %w", err)
+	}
+	return core, registry, nil
+}
+
 // Setup makes a scheduler from kube-scheduler's options. It does what
 // kube-scheduler's own Setup does, which leaves no way to bring another default
 // configuration without losing the flags.
@@ -60,17 +80,10 @@ func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler,
 		return nil, fmt.Errorf("reading configuration, %w", err)
 	}
 	cc := config.Complete()
-	if own.Clock == nil {
-		own.Clock = clock.RealClock{}
-	}
-	engine, err := newEngine(own.Journal, own.JournalKeep, own.Clock.Now(), klog.FromContext(ctx))
+	serveInOrder(cc.ComponentConfig.Profiles)
+	core, registry, err := Plugins(own, klog.FromContext(ctx))
 	if err != nil {
 		return nil, err
-	}
-	core := ladder.NewCore(engine, own.Clock, klog.FromContext(ctx))
-	registry := frameworkruntime.Registry{}
-	if err := registry.Register(ladder.Name, core.Factory()); err != nil {
-		return nil, fmt.Errorf("registering plugin %s, %w", ladder.Name, err)
 	}
 	sched, err := scheduler.New(ctx, cc.Client, cc.InformerFactory, cc.DynInformerFactory,
 		func(name string) events.EventRecorderLogger { return cc.EventBroadcaster.NewRecorder(name) },
