@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,6 +127,12 @@ var severities = map[string]inventory.Severity{
 	inventory.Healthy.String(): inventory.Healthy, inventory.Suspect.String(): inventory.Suspect, inventory.Failed.String(): inventory.Failed,
 }
 
+// What UUIDs and names of MIG profiles look like.
+var (
+	uuidForm    = regexp.MustCompile(`^(?i)GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	profileForm = regexp.MustCompile(`^[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z]+([.,][a-z]+)*)*$`)
+)
+
 func (p *Policy) validate() field.ErrorList {
 	var errs field.ErrorList
 	gpus := field.NewPath("gpus")
@@ -138,6 +145,9 @@ func (p *Policy) validate() field.ErrorList {
 			if match.Index != nil && *match.Index < 0 {
 				errs = append(errs, field.Invalid(at.Child("index"), *match.Index, "must not be negative"))
 			}
+			if match.UUID != "" && !uuidForm.MatchString(match.UUID) {
+				errs = append(errs, field.Invalid(at.Child("uuid"), match.UUID, "must be whole, as nvidia-smi -L prints it: GPU- and 32 hexadecimal digits in five groups"))
+			}
 			if match.PCIAddress != "" {
 				if _, err := parseAddress(match.PCIAddress); err != nil {
 					errs = append(errs, field.Invalid(at.Child("pciAddress"), match.PCIAddress, err.Error()))
@@ -147,6 +157,11 @@ func (p *Policy) validate() field.ErrorList {
 	}
 	if !p.Publish.partitions() && !p.Publish.wholeMIG() {
 		errs = append(errs, field.Forbidden(field.NewPath("publish"), "of a board in MIG mode nothing would be left: publish partitions, the whole, or deny it"))
+	}
+	for i, profile := range p.Publish.Profiles {
+		if !profileForm.MatchString(profile) {
+			errs = append(errs, field.Invalid(field.NewPath("publish", "profiles").Index(i), profile, "must be the name of a MIG profile, such as 1g.10gb or 1g.10gb+me"))
+		}
 	}
 	health := field.NewPath("health")
 	for code, severity := range p.Health.XIDs {

@@ -18,7 +18,7 @@ func TestPolicyIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	if err := os.WriteFile(path, []byte(header+`
 gpus:
-  allow: [{model: H100}, {uuid: GPU-1}]
+  allow: [{model: H100}, {uuid: GPU-5a1c0000-0000-0000-0000-000000000001}]
   deny: [{pciAddress: "3b:00"}, {index: 0}]
 publish: {partitions: true, wholeMIG: false, profiles: [1g.10gb]}
 health:
@@ -57,17 +57,24 @@ func TestPolicyIsStrict(t *testing.T) {
 		"":                                 "apiVersion",
 		"apiVersion: v1\nkind: NVMLDriver": "apiVersion",
 		"apiVersion: gpuladder.dev/v1alpha1\nkind: Fleet": "kind",
-		header + "gpu: {}":                                       `unknown field "gpu"`,
-		header + "gpus: {allow: [{modell: H100}]}":               `unknown field "modell"`,
-		header + "gpus: {allow: [{}]}":                           "gpus.allow[0]",
-		header + "gpus: {deny: [{index: -1}]}":                   "gpus.deny[0].index",
-		header + "gpus: {deny: [{pciAddress: 3b}]}":              "gpus.deny[0].pciAddress",
-		header + "publish: {partitions: false, wholeMIG: false}": "", // then it is published whole
-		header + "health: {xids: {x: failed}}":                   "health.xids",
-		header + "health: {xids: {\"13\": dead}}":                "health.xids[13]",
-		header + "health: {signals: {nvlink: failed}}":           "health.signals",
-		header + "health: {signals: {nvlink-down: ok}}":          "health.signals[nvlink-down]",
-		header + "gpus: {}\ngpus: {}":                            `"gpus" already set`,
+		header + "gpu: {}":                                                          `unknown field "gpu"`,
+		header + "gpus: {allow: [{modell: H100}]}":                                  `unknown field "modell"`,
+		header + "gpus: {allow: [{}]}":                                              "gpus.allow[0]",
+		header + "gpus: {deny: [{index: -1}]}":                                      "gpus.deny[0].index",
+		header + "gpus: {deny: [{pciAddress: 3b}]}":                                 "gpus.deny[0].pciAddress",
+		header + "gpus: {allow: [{uuid: GPU-5a1c…}]}":                               "gpus.allow[0].uuid",
+		header + "gpus: {deny: [{uuid: 5a1c}]}":                                     "gpus.deny[0].uuid",
+		header + "gpus: {deny: [{uuid: GPU-5A1C0000-0000-0000-0000-000000000001}]}": "",
+		header + "publish: {profiles: [1g.10gb, foo]}":                              "publish.profiles[1]",
+		header + `publish: {profiles: [1g.10gb+me, 4g.40gb+gfx, 2g.20gb-me, 1g.10gb+me.all, "1g.24gb+gfx,me"]}`: "",
+		header + "publish: {profiles: [1c.3g.40gb]}":                                                            "publish.profiles[0]",
+		header + "publish: {profiles: [MIG 1g.10gb]}":                                                           "publish.profiles[0]",
+		header + "publish: {partitions: false, wholeMIG: false}":                                                "", // then it is published whole
+		header + "health: {xids: {x: failed}}":                                                                  "health.xids",
+		header + "health: {xids: {\"13\": dead}}":                                                               "health.xids[13]",
+		header + "health: {signals: {nvlink: failed}}":                                                          "health.signals",
+		header + "health: {signals: {nvlink-down: ok}}":                                                         "health.signals[nvlink-down]",
+		header + "gpus: {}\ngpus: {}":                                                                           `"gpus" already set`,
 	} {
 		_, err := ParsePolicy([]byte(content))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -142,6 +142,19 @@ func (i *Inventory) Pool(ctx context.Context) (inventory.Pool, error) {
 	return pool.DeepCopy(), nil
 }
 
+// NoneAllowed says whether there is a list of the only GPUs that are published,
+// and the last look at the hardware has found none that is in it and not denied.
+func (i *Inventory) NoneAllowed() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.noneAllowed()
+}
+
+// noneAllowed is NoneAllowed; mu is held.
+func (i *Inventory) noneAllowed() bool {
+	return i.away == nil && len(i.gpus) == 0 && len(i.config.Policy.GPUs.Allow) > 0
+}
+
 // Health implements [inventory.Inventory]. While NVIDIA's driver can't be
 // reached this is a trouble of every GPU that is known; where none is, it is an
 // [UnavailableError].

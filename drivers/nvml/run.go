@@ -141,6 +141,9 @@ func (i *Inventory) adopt(ctx context.Context, s *session, all []found) (incompl
 		}
 		g.lose(signalOf(err), err.Error())
 	}
+	if i.noneAllowed() {
+		klog.FromContext(ctx).Info("No GPU matches what is allowed and not denied: nothing is published", "gpus", len(all))
+	}
 	if err := i.save(); err != nil {
 		klog.FromContext(ctx).Error(err, "Going on; a restart would not miss a GPU that is lost then")
 	}

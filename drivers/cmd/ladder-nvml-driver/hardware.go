@@ -51,8 +51,18 @@ func (o *hardwareOptions) addFlags(cmd *cobra.Command) {
 	flags.DurationVar(&o.settle, "xid-settle", nvml.DefaultSettle, "how long NVIDIA's driver must not ask for anything after an XID before it is over, if it never did")
 }
 
-// policy is the file and the lists of the flags.
+// policy is the file and the lists of the flags; an error is of one of the flags.
 func (o *hardwareOptions) policy() (nvml.Policy, error) {
+	for _, flag := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"call-limit", o.calls}, {"edit-limit", o.edit}, {"poll-period", o.poll}, {"retry-limit", o.retry}, {"xid-settle", o.settle},
+	} {
+		if flag.value < 0 {
+			return nvml.Policy{}, fmt.Errorf("--%s %s must not be negative", flag.name, flag.value)
+		}
+	}
 	policy, err := nvml.LoadPolicy(o.config)
 	if err != nil {
 		return policy, err

@@ -23,6 +23,8 @@ type listing struct {
 	SharedCounters []resourcev1.CounterSet `json:"sharedCounters,omitempty"`
 	// Troubles is what is wrong with the devices.
 	Troubles []trouble `json:"troubles,omitempty"`
+	// unmatched: the lists of the policy leave no GPU.
+	unmatched bool
 }
 
 type trouble struct {
@@ -47,6 +49,9 @@ func listCommand() *cobra.Command {
 			shown, err := o.list(cmd.Context(), policy)
 			if err != nil {
 				return &exit.Error{Err: err}
+			}
+			if shown.unmatched {
+				cmd.PrintErrln("warning: no GPU matches gpus.allow, or --allow, that is not denied")
 			}
 			text, err := yaml.Marshal(shown)
 			if err != nil {
@@ -80,7 +85,9 @@ func (o *hardwareOptions) list(ctx context.Context, policy nvml.Policy) (*listin
 	if err != nil {
 		return nil, err
 	}
-	made := &listing{Devices: pool.Devices, SharedCounters: pool.SharedCounters}
+	made := &listing{
+		Devices: append([]resourcev1.Device{}, pool.Devices...), SharedCounters: pool.SharedCounters, unmatched: gpus.NoneAllowed(),
+	}
 	for _, t := range report.Troubles {
 		made.Troubles = append(made.Troubles, trouble{t.Device, t.Source, t.Severity.String(), t.Reason, t.Message})
 	}

@@ -80,6 +80,37 @@ func TestList(t *testing.T) {
 	}
 }
 
+// TestListOfNone: a list that matches no GPU shows none, and warns of it.
+func TestListOfNone(t *testing.T) {
+	root, _ := machine(t, "h100", 1)
+	args := []string{"list", "--driver-root", root, "--nvml", library, "--sysfs", filepath.Join(root, "sys")}
+	code, out, said := execute(t, append(args, "--allow", "0000:fe:00.0")...)
+	if code != 0 || !strings.HasPrefix(out, "devices: []\n") || said != "warning: no GPU matches gpus.allow, or --allow, that is not denied\n" {
+		t.Errorf("exit code %d, %q, %q", code, out, said)
+	}
+	if code, _, said := execute(t, args...); code != 0 || said != "" {
+		t.Errorf("without a list: exit code %d, %q", code, said)
+	}
+	if code, out, said := execute(t, append(args, "--deny", "0000:11:00.0")...); code != 0 || !strings.HasPrefix(out, "devices: []\n") || said != "" {
+		t.Errorf("denied on purpose: exit code %d, %q, %q", code, out, said)
+	}
+}
+
+// TestListOfNoProfile: a GPU that matches is no reason for a warning, also where
+// none of its partitions is wanted.
+func TestListOfNoProfile(t *testing.T) {
+	root, _ := machine(t, "h100-mig", 1)
+	config := filepath.Join(t.TempDir(), "policy.yaml")
+	policy := "apiVersion: gpuladder.dev/v1alpha1\nkind: NVMLDriver\ngpus: {allow: [{model: H100}]}\npublish: {wholeMIG: false, profiles: [1g.5gb]}\n"
+	if err := os.WriteFile(config, []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, said := execute(t, "list", "--driver-root", root, "--nvml", library, "--sysfs", filepath.Join(root, "sys"), "--config", config)
+	if code != 0 || !strings.HasPrefix(out, "devices: []\n") || said != "" {
+		t.Errorf("exit code %d, %q, %q", code, out, said)
+	}
+}
+
 // TestMistakes end before anything is opened.
 func TestMistakes(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "policy.yaml")
@@ -89,6 +120,8 @@ func TestMistakes(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no node": {"node", "--node-name", ""}, "no such file": {"list", "--config", config + ".not"}, "another kind": {"list", "--config", config},
 		"no such command": {"publish"}, "an argument": {"list", "all"}, "an address": {"list", "--allow", "nowhere"},
+		"a negative limit": {"list", "--call-limit", "-1s"}, "a negative period": {"node", "--node-name", "n", "--poll-period", "-1s"},
+		"a part of a UUID": {"list", "--allow", "GPU-5a1c"},
 	} {
 		if code, out, said := execute(t, args...); code != exit.Usage || said == "" {
 			t.Errorf("%s: exit code %d, %s%s", name, code, out, said)
