@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -23,10 +24,23 @@ import (
 // drivers too, which are left alone.
 type Folder struct {
 	path, driver string
+
+	// wrote are the files of this process, so that one need not be understood
+	// anew that is as it was written.
+	mu    sync.Mutex
+	wrote map[types.UID]file
+}
+
+// file is what a file holds, and what its annotation says.
+type file struct {
+	data        []byte
+	description string
 }
 
 // NewFolder returns a folder, which need not exist.
-func NewFolder(path, driver string) *Folder { return &Folder{path: path, driver: driver} }
+func NewFolder(path, driver string) *Folder {
+	return &Folder{path: path, driver: driver, wrote: map[types.UID]file{}}
+}
 
 // Path of the file of a claim: gpu.gpuladder.dev-claim_<uid>.json.
 func (f *Folder) Path(uid types.UID) string {
@@ -54,11 +68,30 @@ func (f *Folder) Write(bootID string, uid types.UID, claim *checkpoint.Claim, ed
 	if err := durable.WriteFile(path, data, 0o644); err != nil {
 		return fmt.Errorf("writing CDI spec of claim %s, %w", uid, err)
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wrote[uid] = file{data, spec.Annotations[annotation]}
 	return nil
+}
+
+// asWritten says whether this process has written the file as it is now, for
+// what the description says.
+func (f *Folder) asWritten(uid types.UID, description []byte) bool {
+	f.mu.Lock()
+	wrote, known := f.wrote[uid]
+	f.mu.Unlock()
+	if !known || wrote.description != string(description) {
+		return false
+	}
+	present, err := os.ReadFile(f.Path(uid))
+	return err == nil && bytes.Equal(present, wrote.data)
 }
 
 // Remove removes the file of a claim. It is no error if there is none.
 func (f *Folder) Remove(uid types.UID) error {
+	f.mu.Lock()
+	delete(f.wrote, uid)
+	f.mu.Unlock()
 	if err := os.Remove(f.Path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing CDI spec of claim %s, %w", uid, err)
 	}
@@ -68,16 +101,19 @@ func (f *Folder) Remove(uid types.UID) error {
 // Has says whether a claim has a file that was written for these devices in
 // this boot of the node.
 func (f *Folder) Has(bootID string, uid types.UID, claim *checkpoint.Claim) bool {
+	// As it is written: quantities in memory differ by what was done with them.
+	wanted, err := json.Marshal(describe(bootID, claim))
+	if err != nil {
+		return false
+	}
+	if f.asWritten(uid, wanted) {
+		return true
+	}
 	described, err := f.read(uid)
 	if err != nil {
 		return false
 	}
-	// As it is written: quantities in memory differ by what was done with them.
 	is, err := json.Marshal(described)
-	if err != nil {
-		return false
-	}
-	wanted, err := json.Marshal(describe(bootID, claim))
 	return err == nil && bytes.Equal(is, wanted)
 }
 

@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -83,7 +84,15 @@ type Loaded struct {
 
 // Store is the checkpoint in one folder. Two processes may use one folder,
 // each holding [Store.Lock] from Load to Save.
-type Store struct{ folder string }
+type Store struct {
+	folder string
+
+	// The file is read each time, and decoded only if it is not what it was when
+	// this process last read or wrote it.
+	mu    sync.Mutex
+	bytes []byte
+	state *State
+}
 
 // NewStore returns the store in a folder that exists.
 func NewStore(folder string) *Store { return &Store{folder: folder} }
@@ -154,6 +163,9 @@ func (s *Store) read(name string) (state *State, problem, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading checkpoint, %w", err)
 	}
+	if state := s.known(data); state != nil {
+		return state, nil, nil
+	}
 	state, err = decode(data, path)
 	var schema *SchemaError
 	if errors.As(err, &schema) {
@@ -162,7 +174,25 @@ func (s *Store) read(name string) (state *State, problem, err error) {
 	if err != nil {
 		return nil, &CorruptError{Path: path, Reason: err}, nil
 	}
+	s.know(data, state)
 	return state, nil, nil
+}
+
+// known is what the bytes were decoded to the last time, or nil.
+func (s *Store) known(data []byte) *State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == nil || !bytes.Equal(s.bytes, data) {
+		return nil
+	}
+	return s.state.DeepCopy()
+}
+
+// know remembers what bytes mean.
+func (s *Store) know(data []byte, state *State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bytes, s.state = data, state.DeepCopy()
 }
 
 // Save writes the state and keeps the one before. When it returns nil the
@@ -175,6 +205,7 @@ func (s *Store) Save(state *State) error {
 	if err := durable.ReplaceFile(s.Path(), s.path(PreviousFileName), data, 0o600); err != nil {
 		return fmt.Errorf("writing checkpoint, %w", err)
 	}
+	s.know(data, state)
 	return nil
 }
 

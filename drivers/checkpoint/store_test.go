@@ -73,7 +73,7 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 	want.Claims["uid-2"].Evidence = FromCDI
 	want.Claims["uid-2"].Sharing = map[string]v1alpha1.Sharing{"gpu-2": {Strategy: v1alpha1.SharingTimeSlicing}}
 	save(t, s, sample(1), want)
-	if got := load(t, s); got.Origin != Current || !reflect.DeepEqual(got.State, want) {
+	if got := load(t, NewStore(s.folder)); got.Origin != Current || !reflect.DeepEqual(got.State, want) {
 		t.Errorf("got %+v, want %+v", got.State, want)
 	}
 }
@@ -311,5 +311,43 @@ func TestFolderThatIsGone(t *testing.T) {
 	}
 	if _, err := s.Lock(t.Context()); err == nil {
 		t.Error("locked nothing")
+	}
+}
+
+// TestLoadingAgain: what is on the disk counts, whoever has written it, and what
+// was loaded is the caller's own.
+func TestLoadingAgain(t *testing.T) {
+	one := store(t)
+	other := NewStore(one.folder)
+	save(t, one, sample(2))
+	for range 2 {
+		loaded := load(t, one)
+		if len(loaded.State.Claims) != 2 || loaded.State.Claims["uid-0"].Phase != PrepareCompleted {
+			t.Fatalf("got %+v", loaded.State)
+		}
+		loaded.State.Claims["uid-0"].Phase = PrepareStarted
+		loaded.State.Claims["uid-0"].Devices[0].Name = "changed"
+		delete(loaded.State.Claims, "uid-1")
+	}
+	if got := load(t, one).State.Claims["uid-0"].Devices[0].Name; got != "gpu-0" {
+		t.Errorf("a caller has changed what the next one loads: %s", got)
+	}
+	save(t, other, sample(3))
+	if got := load(t, one); len(got.State.Claims) != 3 || got.Origin != Current {
+		t.Errorf("after another process has saved: %d claims, %s", len(got.State.Claims), got.Origin)
+	}
+	data, err := os.ReadFile(one.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, one, FileName, strings.Replace(string(data), "gpu-2", "gpu-7", 1))
+	if got := load(t, one); got.Origin != Previous || got.Problem == nil {
+		t.Errorf("a file that was damaged after it was read: %s, %v", got.Origin, got.Problem)
+	}
+	mine := sample(1)
+	save(t, one, mine)
+	mine.Claims["uid-0"].Name = "changed"
+	if got := load(t, one).State.Claims["uid-0"].Name; got != "claim-0" {
+		t.Errorf("what is changed after it was saved is loaded: %s", got)
 	}
 }
