@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,6 +35,12 @@ var (
 	ErrExists = errors.New("a cluster of that name exists")
 	// ErrNotFound says that the engine has no node of a cluster of that name.
 	ErrNotFound = errors.New("there is no cluster of that name")
+	// ErrElsewhere says that a cluster of that name is on another engine, or was
+	// when that engine ended.
+	ErrElsewhere = errors.New("a cluster of that name is on another container engine")
+	// ErrUnfinished says that a cluster is still being created, or that its
+	// creation was broken off.
+	ErrUnfinished = errors.New("its creation goes on, or was broken off")
 )
 
 // Cluster is a cluster of kind.
@@ -79,6 +86,9 @@ func Create(ctx context.Context, o Options) (_ *Cluster, err error) {
 	} else if len(there) > 0 {
 		return nil, fmt.Errorf("creating cluster %s, %w", o.Name, ErrExists)
 	}
+	if err := elsewhere(c.dir, o.Engine); err != nil {
+		return nil, err
+	}
 	if err := os.RemoveAll(c.dir); err != nil {
 		return nil, fmt.Errorf("removing what an earlier cluster %s left, %w", o.Name, err)
 	}
@@ -87,7 +97,11 @@ func Create(ctx context.Context, o Options) (_ *Cluster, err error) {
 	}
 	c.state = State{
 		Name: o.Name, Image: o.Image, Created: time.Now().UTC().Round(time.Second), Nodes: statesOf(o),
-		Engine: o.Engine.Kind(), Host: o.Engine.Host(),
+		Engine: o.Engine.Kind(), Host: o.Engine.Host(), Unfinished: true,
+	}
+	// Also one that is broken off can then be found and removed.
+	if err := c.state.write(c.dir); err != nil {
+		return nil, err
 	}
 	start := time.Now()
 	c.say("creating cluster %s with %d nodes", o.Name, len(o.Nodes))
@@ -110,6 +124,7 @@ func Create(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if err := c.Ready(ctx); err != nil {
 		return nil, err
 	}
+	c.state.Unfinished = false
 	if err := c.state.write(c.dir); err != nil {
 		return nil, err
 	}
@@ -135,27 +150,6 @@ func newCluster(name string, engine *docker.Engine, progress io.Writer) (*Cluste
 		provider: kindcluster.NewProvider(kindcluster.ProviderWithLogger(logger{progress}), option),
 		failed:   make(chan error, 1), done: make(chan struct{}), stopped: map[string]bool{},
 	}, nil
-}
-
-var engineMu sync.Mutex
-
-// use makes kind's library find the engine: it calls the program docker with
-// the environment of this process, so that one process can use one engine.
-func use(engine *docker.Engine) error {
-	engineMu.Lock()
-	defer engineMu.Unlock()
-	if engine.Host() == "" {
-		return nil
-	}
-	for _, name := range []string{"DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"} {
-		if err := os.Unsetenv(name); err != nil {
-			return fmt.Errorf("choosing the container engine, %w", err)
-		}
-	}
-	if err := os.Setenv("DOCKER_HOST", engine.Host()); err != nil {
-		return fmt.Errorf("choosing the container engine, %w", err)
-	}
-	return nil
 }
 
 // create makes the nodes and lets kubeadm join them. kind's library can't be
@@ -237,10 +231,14 @@ func (c *Cluster) abandon(ctx context.Context, keep bool, err error) error {
 	ctx = context.WithoutCancel(ctx)
 	c.collectLogs(ctx)
 	if keep {
+		c.state.Unfinished = false
 		return errors.Join(fmt.Errorf("%w\nthe nodes are left as they are; logs are in %s", err, c.LogsDir()), c.state.write(c.dir))
 	}
 	if removeErr := c.removeNodes(ctx); removeErr != nil {
 		return errors.Join(err, removeErr)
+	}
+	if forgetErr := forget(c.dir, true); forgetErr != nil {
+		return errors.Join(err, forgetErr)
 	}
 	return fmt.Errorf("%w\nlogs are in %s", err, c.LogsDir())
 }
@@ -262,10 +260,16 @@ func Attach(ctx context.Context, name string, engine *docker.Engine, progress io
 		return nil, fmt.Errorf("looking for cluster %s, %w", name, err)
 	}
 	if len(there) == 0 {
+		if s, err := readState(c.dir); err == nil && !s.Unfinished {
+			return nil, fmt.Errorf("looking for cluster %s, somebody has removed its nodes: %w", name, ErrNotFound)
+		}
 		return nil, fmt.Errorf("looking for cluster %s, %w", name, ErrNotFound)
 	}
 	if c.state, err = readState(c.dir); err != nil {
-		return nil, fmt.Errorf("looking for cluster %s, its nodes exist, but it was not completed or not made here, %w", name, err)
+		return nil, fmt.Errorf("looking for cluster %s, its nodes exist, but it was not made here, %w", name, err)
+	}
+	if c.state.Unfinished {
+		return nil, fmt.Errorf("looking for cluster %s, %w", name, ErrUnfinished)
 	}
 	if err := c.connect(); err != nil {
 		return nil, err
@@ -275,6 +279,9 @@ func Attach(ctx context.Context, name string, engine *docker.Engine, progress io
 
 // State tells what the cluster is.
 func (c *Cluster) State() State { return c.state }
+
+// Engine is the container engine that has the nodes.
+func (c *Cluster) Engine() *docker.Engine { return c.engine }
 
 // Name is the cluster's name.
 func (c *Cluster) Name() string { return c.state.Name }
@@ -340,7 +347,8 @@ func (c *Cluster) Down(ctx context.Context) error {
 	return forget(c.dir, keep)
 }
 
-// Remove removes a cluster by its name, complete or not.
+// Remove removes a cluster by its name, complete or not, with its nodes and what
+// it has written. The error is ErrNotFound where there is none of either.
 func Remove(ctx context.Context, name string, engine *docker.Engine, progress io.Writer) error {
 	if progress == nil {
 		progress = io.Discard
@@ -350,6 +358,13 @@ func Remove(ctx context.Context, name string, engine *docker.Engine, progress io
 		return err
 	}
 	c.state.Name = name
+	there, err := c.provider.ListNodes(name)
+	if err != nil {
+		return kindError("removing cluster "+name, err)
+	}
+	if _, err := os.Stat(c.dir); errors.Is(err, fs.ErrNotExist) && len(there) == 0 {
+		return fmt.Errorf("removing cluster %s, %w", name, ErrNotFound)
+	}
 	return c.Down(ctx)
 }
 

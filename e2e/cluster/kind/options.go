@@ -1,11 +1,13 @@
 package kind
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
 	"time"
 
+	"gpuladder.dev/ladder/drivers/tiers"
 	"gpuladder.dev/ladder/e2e/cluster/docker"
 )
 
@@ -19,7 +21,7 @@ const (
 )
 
 // TierLabel names the tier of fake GPUs that a node gets.
-const TierLabel = "gpuladder.dev/fake-tier"
+const TierLabel = tiers.LabelTier
 
 // Node is one node that is wanted.
 type Node struct {
@@ -70,12 +72,20 @@ type Options struct {
 // host names.
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 
+// CheckName says what is wrong with the name of a cluster.
+func CheckName(name string) error {
+	if !namePattern.MatchString(name) {
+		return fmt.Errorf("cluster name %q: up to 40 lower-case letters, digits and hyphens are wanted", name)
+	}
+	return nil
+}
+
 func (o *Options) complete() error {
 	if o.Name == "" {
 		o.Name = DefaultName
 	}
-	if !namePattern.MatchString(o.Name) {
-		return fmt.Errorf("cluster name %q: up to 40 lower-case letters, digits and hyphens are wanted", o.Name)
+	if err := CheckName(o.Name); err != nil {
+		return err
 	}
 	if len(o.Nodes) == 0 {
 		o.Nodes = DefaultNodes()
@@ -119,6 +129,19 @@ func checkNodes(nodes []Node) error {
 		return fmt.Errorf("one control plane is wanted, %d are given", controlPlanes)
 	}
 	return nil
+}
+
+// CheckTiers returns advice about nodes whose labels ask for GPUs that the
+// driver's own catalog does not have.
+func CheckTiers(nodes []Node) []string {
+	known := tiers.Default()
+	var words []string
+	for _, n := range nodes {
+		if _, err := known.Choose(n.Labels); err != nil && !errors.Is(err, tiers.ErrNoTier) {
+			words = append(words, fmt.Sprintf("node %s gets no GPUs, unless the driver is given a catalog that knows better: %v", n.Name, err))
+		}
+	}
+	return words
 }
 
 // clusterNames returns what each node is called in the cluster: kind counts

@@ -26,6 +26,8 @@ type State struct {
 	Engine docker.Kind `json:"engine"`
 	Host   string      `json:"host,omitempty"`
 	Nodes  []NodeState `json:"nodes"`
+	// Unfinished says that the creation goes on, or was broken off.
+	Unfinished bool `json:"unfinished,omitempty"`
 }
 
 // NodeState is one node.
@@ -71,8 +73,8 @@ func (s State) controlPlane() string {
 
 // stateDir is the folder of a cluster's files on this machine.
 func stateDir(name string) (string, error) {
-	if !namePattern.MatchString(name) {
-		return "", fmt.Errorf("cluster name %q: up to 40 lower-case letters, digits and hyphens are wanted", name)
+	if err := CheckName(name); err != nil {
+		return "", err
 	}
 	cache, err := binaries.CacheDir()
 	if err != nil {
@@ -92,6 +94,23 @@ func readState(dir string) (State, error) {
 	var s State
 	err := jsonfile.Read(filepath.Join(dir, stateFile), &s)
 	return s, err
+}
+
+// Remembered returns what is remembered of a cluster on this machine, whether
+// its nodes run or not, or nil.
+func Remembered(name string) (*State, error) {
+	dir, err := stateDir(name)
+	if err != nil {
+		return nil, err
+	}
+	s, err := readState(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for cluster %s, %w", name, err)
+	}
+	return &s, nil
 }
 
 // forget removes a cluster's files, but for its logs where they are to stay.

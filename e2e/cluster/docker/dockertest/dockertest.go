@@ -1,5 +1,5 @@
 // Package dockertest keeps tests that start Docker daemons from disturbing each
-// other.
+// other, and has a daemon that is none for those that need not start one.
 package dockertest
 
 import (

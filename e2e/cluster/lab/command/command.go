@@ -90,7 +90,7 @@ working folder.`,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(newUp(), newDown(), newStatus(), newBinaries(), newConvert(), newRender(), newDemo(), newPlacement(),
-		newNodeImage(), newKind(), newImages(), newE2E(), newUpstream())
+		newNodeImage(), newKind(machineEngines), newImages(), newE2E(), newUpstream())
 	return root
 }
 

@@ -84,6 +84,14 @@ func TestWrongUse(t *testing.T) {
 		"existing kubeconfig": {[]string{"up", "--kubeconfig", existing}, "exists"},
 		"arguments":           {[]string{"up", "now"}, "accepts 0 arg"},
 		"bad lab name":        {[]string{"down", "--name", "../x"}, "lab name"},
+		"bad cluster name":    {[]string{"kind", "up", "--name", "A B"}, "lower-case"},
+		"bad name to remove":  {[]string{"kind", "down", "--name", "A B"}, "lower-case"},
+		"bad name to load":    {[]string{"kind", "load", "x.tar", "--name", "../x"}, "lower-case"},
+		"bad name to kill":    {[]string{"kind", "kill", "etcd@x", "--name", ""}, "lower-case"},
+		"bad name to restart": {[]string{"kind", "restart", "etcd@x", "--name", "-"}, "lower-case"},
+		"bad name for suites": {[]string{"e2e", "up", "--name", "A B"}, "lower-case"},
+		"bad name to ask for": {[]string{"e2e", "env", "--name", "A B"}, "lower-case"},
+		"bad name to end":     {[]string{"e2e", "down", "--name", "A B"}, "lower-case"},
 		"bad output":          {[]string{"status", "-o", "xml"}, "xml"},
 		"unknown provider":    {[]string{"upstream", "--provider", "minikube"}, "kind and lab are"},
 		"bad shard":           {[]string{"upstream", "--shard", "5/4"}, "second of four"},
@@ -158,8 +166,11 @@ func TestStatusAndDownWithoutALab(t *testing.T) {
 	if code, stdout, _ := run(t, "", "status", "-o", "json"); code != ExitNotRunning || strings.Join(strings.Fields(stdout), "") != `{"labs":[]}` {
 		t.Errorf("status as JSON: code %d, %q", code, stdout)
 	}
-	if code, stdout, _ := run(t, "", "down"); code != ExitOK || !strings.Contains(stdout, "no lab") {
+	if code, stdout, _ := run(t, "", "down", "--name", "nosuch"); code != ExitOK || stdout != "no lab \"nosuch\" is there\n" {
 		t.Errorf("down: code %d, %q", code, stdout)
+	}
+	if code, stdout, _ := run(t, "", "down", "--all"); code != ExitOK || stdout != "no lab is there\n" {
+		t.Errorf("down --all: code %d, %q", code, stdout)
 	}
 }
 

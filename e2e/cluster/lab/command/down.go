@@ -36,8 +36,11 @@ whose process was killed is cleaned up. Without a lab there is nothing to do.`,
 			if err != nil {
 				return err
 			}
-			if len(states) == 0 {
+			switch {
+			case len(states) == 0 && all:
 				fmt.Fprintln(cmd.OutOrStdout(), "no lab is there")
+			case len(states) == 0:
+				fmt.Fprintf(cmd.OutOrStdout(), "no lab %q is there\n", name)
 			}
 			var errs []error
 			for _, state := range states {

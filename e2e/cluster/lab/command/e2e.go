@@ -89,6 +89,28 @@ func newE2EDown() *cobra.Command {
 	return cmd
 }
 
+// clusterName is a flag's value that can only be the name of a cluster.
+type clusterName struct{ name *string }
+
+func (c clusterName) String() string {
+	if c.name == nil { // pflag asks the zero value
+		return ""
+	}
+	return *c.name
+}
+
+func (clusterName) Type() string { return "string" }
+
+func (c clusterName) Set(name string) error {
+	if err := kind.CheckName(name); err != nil {
+		return err
+	}
+	*c.name = name
+	return nil
+}
+
+// nameFlag adds --name to a command about one cluster.
 func nameFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "name", kind.DefaultName, "name of the cluster")
+	*name = kind.DefaultName
+	cmd.Flags().Var(clusterName{name}, "name", "name of the cluster")
 }

@@ -13,7 +13,7 @@ import (
 	"gpuladder.dev/ladder/e2e/cluster/kind"
 )
 
-func newKind() *cobra.Command {
+func newKind(e engines) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kind",
 		Short: "Run clusters whose nodes are containers with real kubelets",
@@ -22,55 +22,99 @@ Docker or podman is used where it answers. Root on Debian or Ubuntu needs
 neither: a private Docker daemon with its own socket and data folder is started,
 and stopped with the last cluster.`,
 	}
-	cmd.AddCommand(newKindUp(), newKindDown(), newKindStatus(), newKindLoad(), newKindKill(), newKindRestart())
+	cmd.AddCommand(newKindUp(e), newKindDown(e), newKindStatus(e), newKindLoad(e), newKindKill(e), newKindRestart(e))
 	return cmd
 }
 
-// findEngine returns the engine that clusters may be on, without a change to
-// the machine: a private daemon that runs, else what the user has. It returns
-// nil where there is none.
-func findEngine(ctx context.Context, progress io.Writer) (*docker.Engine, error) {
-	running, err := docker.Running(ctx, docker.Options{Progress: progress})
+// engines is how the commands reach the container engines of this machine.
+type engines struct {
+	running func(context.Context, docker.Options) (*docker.Engine, error)
+	detect  func(context.Context, docker.Options) (*docker.Plan, error)
+	// open returns the engine of a cluster, started again where it must be.
+	open    func(kind.State, context.Context, io.Writer) (*docker.Engine, error)
+	cleanUp func(context.Context, io.Writer) error
+}
+
+// machineEngines are the real ones.
+var machineEngines = engines{
+	running: docker.Running, detect: docker.Detect, open: kind.State.OpenEngine, cleanUp: docker.CleanUp,
+}
+
+// find returns the engine that clusters of which nothing is remembered may be
+// on, without a change to the machine: a private daemon that runs, else what the
+// user has. It returns nil where there is none.
+func (e engines) find(ctx context.Context, progress io.Writer) (*docker.Engine, error) {
+	running, err := e.running(ctx, docker.Options{Progress: progress})
 	if running != nil || err != nil {
 		return running, err
 	}
-	plan, err := docker.Detect(ctx, docker.Options{Progress: progress})
-	var missing *docker.MissingError
-	switch {
-	case errors.As(err, &missing):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	case plan.Kind == docker.Private:
-		return nil, nil
-	}
-	return plan.Open(ctx)
-}
-
-// openEngine returns the engine that clusters were on, a private daemon that is
-// started again included; nil where there is none to start.
-func openEngine(ctx context.Context, progress io.Writer) (*docker.Engine, error) {
-	plan, err := docker.Detect(ctx, docker.Options{Progress: progress})
+	plan, err := e.detect(ctx, docker.Options{Progress: progress})
 	if missing := new(docker.MissingError); errors.As(err, &missing) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return plan.Open(ctx)
+	return plan.Running(), nil
 }
 
 // attach finds a cluster, wherever it is.
-func attach(ctx context.Context, name string, progress io.Writer) (*kind.Cluster, *docker.Engine, error) {
-	engine, err := findEngine(ctx, progress)
+func (e engines) attach(ctx context.Context, name string, progress io.Writer) (*kind.Cluster, error) {
+	state, err := kind.Remembered(name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	var engine *docker.Engine
+	if state != nil {
+		engine, err = state.FindEngine(ctx, progress)
+	} else {
+		engine, err = e.find(ctx, progress)
+	}
+	if err != nil {
+		return nil, advise(err, name)
 	}
 	if engine == nil {
-		return nil, nil, fmt.Errorf("looking for cluster %s, no container engine runs: %w", name, kind.ErrNotFound)
+		return nil, fmt.Errorf("looking for cluster %s, no container engine runs: %w", name, kind.ErrNotFound)
 	}
 	c, err := kind.Attach(ctx, name, engine, progress)
-	return c, engine, err
+	return c, advise(err, name)
+}
+
+// advise adds to an error about a cluster what helps.
+func advise(err error, name string) error {
+	gone := new(docker.GoneError)
+	switch {
+	case errors.As(err, &gone) && gone.Kind != docker.Private:
+		return fmt.Errorf("%w; start it again to use or remove the cluster", err)
+	case errors.As(err, &gone):
+		err = fmt.Errorf("%w, and neither do its nodes", err)
+	case err == nil || errors.Is(err, kind.ErrNotFound):
+		return err
+	}
+	return fmt.Errorf("%w; ladder-lab kind down --name %s removes what is there, ladder-lab kind up --recreate --name %s makes it anew", err, name, name)
+}
+
+// remove removes a cluster, wherever it is, and returns the engine that it was
+// on; nil where none is known. The error is kind.ErrNotFound where there is no
+// cluster.
+func (e engines) remove(ctx context.Context, name string, progress io.Writer) (*docker.Engine, error) {
+	state, err := kind.Remembered(name)
+	if err != nil {
+		return nil, err
+	}
+	var engine *docker.Engine
+	if state != nil {
+		engine, err = e.open(*state, ctx, progress)
+	} else {
+		engine, err = e.find(ctx, progress)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if engine == nil {
+		return nil, kind.ErrNotFound
+	}
+	return engine, kind.Remove(ctx, name, engine, progress)
 }
 
 // closeIdle stops a private daemon that runs nothing any more.

@@ -1,12 +1,12 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os/signal"
-	"slices"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -17,59 +17,69 @@ import (
 	"gpuladder.dev/ladder/e2e/cluster/kind"
 )
 
-func newKindDown() *cobra.Command {
-	name := kind.DefaultName
+func newKindDown(e engines) *cobra.Command {
+	var name string
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Remove a cluster",
 		Long: `Remove a cluster, complete or not, with everything that it wrote. A private
 Docker daemon is stopped when nothing runs on it any more; its images are kept.
-Without a cluster there is nothing to do.`,
+One that was killed is started again for that, or cleaned up after. Without a
+cluster there is nothing to do.`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			stdout := cmd.OutOrStdout()
-			engine, err := findEngine(ctx, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			remembered, err := kind.List()
-			if err != nil {
-				return err
-			}
 			names := []string{name}
 			if all {
-				names = remembered
-			}
-			if engine == nil && slices.ContainsFunc(names, func(name string) bool { return slices.Contains(remembered, name) }) {
-				// Their daemon has died: what it stored is removed through a new one.
-				if engine, err = openEngine(ctx, cmd.ErrOrStderr()); err != nil {
+				var err error
+				if names, err = kind.List(); err != nil {
 					return err
 				}
 			}
-			if engine == nil {
-				if err := docker.CleanUp(ctx, cmd.ErrOrStderr()); err != nil {
-					return err
-				}
-				fmt.Fprintln(stdout, "no cluster is there")
-				return nil
-			}
-			var errs []error
-			for _, name := range names {
-				if err := kind.Remove(ctx, name, engine, cmd.ErrOrStderr()); err != nil {
-					errs = append(errs, err)
-					continue
-				}
-				fmt.Fprintf(stdout, "cluster %s is down\n", name)
-			}
-			return errors.Join(append(errs, closeIdle(ctx, engine))...)
+			return e.down(ctx, names, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", name, "name of the cluster")
+	nameFlag(cmd, &name)
 	cmd.Flags().BoolVar(&all, "all", false, "remove every cluster of this user")
 	return cmd
+}
+
+// down removes the clusters, and stops or cleans up after private daemons that
+// nobody needs any more.
+func (e engines) down(ctx context.Context, names []string, stdout, stderr io.Writer) error {
+	var errs []error
+	used := map[string]*docker.Engine{}
+	for _, name := range names {
+		engine, err := e.remove(ctx, name, stderr)
+		if engine != nil {
+			used[engine.Host()] = engine
+		}
+		switch {
+		case err == nil:
+			fmt.Fprintf(stdout, "cluster %s is down\n", name)
+		case errors.Is(err, kind.ErrNotFound):
+			fmt.Fprintf(stdout, "no cluster %s is there\n", name)
+		default:
+			errs = append(errs, err)
+		}
+	}
+	if len(names) == 0 {
+		fmt.Fprintln(stdout, "no cluster is there")
+		engine, err := e.find(ctx, stderr)
+		if engine != nil {
+			used[engine.Host()] = engine
+		}
+		errs = append(errs, err)
+	}
+	for _, engine := range used {
+		errs = append(errs, closeIdle(ctx, engine))
+	}
+	if len(used) == 0 && errors.Join(errs...) == nil {
+		return e.cleanUp(ctx, stderr)
+	}
+	return errors.Join(errs...)
 }
 
 // kindStatus is a cluster as it is now.
@@ -81,7 +91,7 @@ type kindStatus struct {
 	Problem    string   `json:"problem,omitempty"`
 }
 
-func newKindStatus() *cobra.Command {
+func newKindStatus(e engines) *cobra.Command {
 	var out output
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -101,9 +111,12 @@ func newKindStatus() *cobra.Command {
 			states := []kindStatus{}
 			for _, name := range names {
 				s := kindStatus{State: kind.State{Name: name}}
-				c, _, err := attach(cmd.Context(), name, io.Discard)
+				if remembered, err := kind.Remembered(name); err == nil && remembered != nil {
+					s.State = *remembered
+				}
+				c, err := e.attach(cmd.Context(), name, io.Discard)
 				if err == nil {
-					s.State, s.Kubeconfig = c.State(), c.Kubeconfig()
+					s.Kubeconfig = c.Kubeconfig()
 					s.Registered, err = c.NodeNames(cmd.Context())
 				}
 				if err != nil {
@@ -152,8 +165,8 @@ func printKind(w io.Writer, states []kindStatus, asJSON bool, now time.Time) err
 	return table.Flush()
 }
 
-func newKindLoad() *cobra.Command {
-	name := kind.DefaultName
+func newKindLoad(e engines) *cobra.Command {
+	var name string
 	cmd := &cobra.Command{
 		Use:   "load ARCHIVE...",
 		Short: "Give images to the nodes of a cluster",
@@ -162,13 +175,13 @@ func newKindLoad() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			c, _, err := attach(ctx, name, cmd.ErrOrStderr())
+			c, err := e.attach(ctx, name, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
 			return c.LoadImages(ctx, args...)
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", name, "name of the cluster")
+	nameFlag(cmd, &name)
 	return cmd
 }

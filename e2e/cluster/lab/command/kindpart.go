@@ -13,8 +13,8 @@ import (
 )
 
 // newKindPart makes the commands that do something to parts of a cluster.
-func newKindPart(use, short, done string, do func(*kind.Cluster, context.Context, string) error) *cobra.Command {
-	name := kind.DefaultName
+func newKindPart(e engines, use, short, done string, do func(*kind.Cluster, context.Context, string) error) *cobra.Command {
+	var name string
 	cmd := &cobra.Command{
 		Use:   use + " COMPONENT...",
 		Short: short,
@@ -28,7 +28,7 @@ may be named as in ladder-lab kind up (h100) or as in the cluster.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			c, _, err := attach(ctx, name, cmd.ErrOrStderr())
+			c, err := e.attach(ctx, name, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -45,14 +45,14 @@ may be named as in ladder-lab kind up (h100) or as in the cluster.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", name, "name of the cluster")
+	nameFlag(cmd, &name)
 	return cmd
 }
 
-func newKindKill() *cobra.Command {
-	return newKindPart("kill", "End parts of a cluster without warning; they stay down until restarted", "is down", (*kind.Cluster).Kill)
+func newKindKill(e engines) *cobra.Command {
+	return newKindPart(e, "kill", "End parts of a cluster without warning; they stay down until restarted", "is down", (*kind.Cluster).Kill)
 }
 
-func newKindRestart() *cobra.Command {
-	return newKindPart("restart", "Restart parts of a cluster, and wait until they are ready", "is ready", (*kind.Cluster).Restart)
+func newKindRestart(e engines) *cobra.Command {
+	return newKindPart(e, "restart", "Restart parts of a cluster, and wait until they are ready", "is ready", (*kind.Cluster).Restart)
 }

@@ -18,14 +18,17 @@ import (
 
 // kindUp are the flags of kind up.
 type kindUp struct {
+	engines                         engines
 	name, image, source, kubeconfig string
 	workers                         []string
-	plan, keep, again               bool
-	within                          time.Duration
+	// steps are what is to be done besides, where it is only planned.
+	steps             []string
+	plan, keep, again bool
+	within            time.Duration
 }
 
-func newKindUp() *cobra.Command {
-	o := kindUp{name: kind.DefaultName, source: string(nodeimage.Auto), within: 10 * time.Minute}
+func newKindUp(e engines) *cobra.Command {
+	o := kindUp{engines: e, source: string(nodeimage.Auto), within: 10 * time.Minute}
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Create a cluster, unless it is there",
@@ -43,7 +46,7 @@ small, each with the label ` + kind.TierLabel + `.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.name, "name", o.name, "name of the cluster")
+	nameFlag(cmd, &o.name)
 	flags.StringArrayVar(&o.workers, "worker", nil, "a worker as NAME or NAME=LABEL=VALUE,LABEL=VALUE; may be repeated")
 	flags.StringVar(&o.image, "image", "", "node image that the engine has or can pull (default: see ladder-lab nodeimage)")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "write the kubeconfig to this file, too, which must not exist")
@@ -86,23 +89,28 @@ func (o *kindUp) run(ctx context.Context, stderr, stdout io.Writer) error {
 	return nil
 }
 
-// existing returns the cluster that is there, or nil.
+// existing returns the cluster that is there, or nil. One that is to be made
+// anew is removed.
 func (o *kindUp) existing(ctx context.Context, nodes []kind.Node, stderr io.Writer) (*kind.Cluster, error) {
-	c, engine, err := attach(ctx, o.name, stderr)
+	c, err := o.engines.attach(ctx, o.name, stderr)
 	if errors.Is(err, kind.ErrNotFound) {
 		return nil, nil
 	}
-	if o.again && engine != nil && !o.plan {
-		return nil, kind.Remove(ctx, o.name, engine, stderr)
+	if o.again && o.plan {
+		o.steps = append(o.steps, "remove the cluster "+o.name+" that is there, or what is left of it")
+		return nil, nil
+	}
+	if o.again {
+		return nil, o.removeOld(ctx, stderr)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w; ladder-lab kind down --name %s removes what is there", err, o.name)
+		return nil, err
 	}
 	if err := c.State().Fits(kind.Options{Image: o.image, Nodes: nodes}); err != nil {
 		return nil, fmt.Errorf("cluster %s is there, but %w; use --recreate, or another --name", o.name, err)
 	}
 	fmt.Fprintf(stderr, "using the cluster %s that is there\n", o.name)
-	if plan, err := nodeimage.PlanFor(ctx, nodeimage.Options{Source: nodeimage.Source(o.source), Engine: engine}); err == nil &&
+	if plan, err := nodeimage.PlanFor(ctx, nodeimage.Options{Source: nodeimage.Source(o.source), Engine: c.Engine()}); err == nil &&
 		o.image == "" && plan.Image != c.State().Image {
 		fmt.Fprintf(stderr, "its node image is %s; --recreate makes it anew from %s\n", c.State().Image, plan.Image)
 	}
@@ -111,11 +119,23 @@ func (o *kindUp) existing(ctx context.Context, nodes []kind.Node, stderr io.Writ
 	return c, c.Ready(ready)
 }
 
+// removeOld removes the cluster that is to be made anew. A private daemon that
+// had to be started for it is stopped: the new cluster may come on another
+// engine.
+func (o *kindUp) removeOld(ctx context.Context, stderr io.Writer) error {
+	engine, err := o.engines.remove(ctx, o.name, stderr)
+	if engine != nil && engine.Started() {
+		err = errors.Join(err, closeIdle(context.WithoutCancel(ctx), engine))
+	}
+	return err
+}
+
 // create makes the cluster and what it needs. It returns nil where only the
 // plan was asked for.
 func (o *kindUp) create(ctx context.Context, nodes []kind.Node, source nodeimage.Source, stderr io.Writer) (*kind.Cluster, error) {
 	list(stderr, "the machine:", kind.CheckLimits(len(nodes)))
-	engine, err := prepare(ctx, source, o.plan, stderr, fmt.Sprintf("create the cluster %s of %d nodes", o.name, len(nodes)))
+	list(stderr, "the nodes:", kind.CheckTiers(nodes))
+	engine, err := prepare(ctx, source, o.plan, stderr, append(o.steps, fmt.Sprintf("create the cluster %s of %d nodes", o.name, len(nodes)))...)
 	if err != nil || engine == nil {
 		return nil, err
 	}
@@ -134,7 +154,19 @@ func (o *kindUp) createOn(ctx context.Context, engine *docker.Engine, nodes []ki
 			return nil, err
 		}
 	}
-	return kind.Create(ctx, kind.Options{
+	options := kind.Options{
 		Name: o.name, Nodes: nodes, Image: image, Engine: engine, Within: o.within, Keep: o.keep, Progress: stderr,
-	})
+	}
+	c, err := kind.Create(ctx, options)
+	if !errors.Is(err, kind.ErrExists) {
+		return c, err
+	}
+	// An engine that was started for this had nodes that nobody remembers.
+	if !o.again {
+		return nil, fmt.Errorf("%w; --recreate removes its nodes first", err)
+	}
+	if err := kind.Remove(ctx, o.name, engine, stderr); err != nil {
+		return nil, err
+	}
+	return kind.Create(ctx, options)
 }

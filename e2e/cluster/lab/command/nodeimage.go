@@ -66,16 +66,8 @@ func prepare(ctx context.Context, source nodeimage.Source, onlyPlan bool, stderr
 	if err != nil {
 		return nil, err
 	}
-	var engine *docker.Engine
-	if enginePlan.Kind != docker.Private {
-		if engine, err = enginePlan.Open(ctx); err != nil {
-			return nil, err
-		}
-	} else if engine, err = docker.Running(ctx, docker.Options{Progress: stderr}); err != nil {
-		return nil, err
-	}
 	o := nodeimage.Options{Source: source}
-	if engine != nil {
+	if engine := enginePlan.Running(); engine != nil {
 		o.Engine = engine
 	}
 	imagePlan, err := nodeimage.PlanFor(ctx, o)
