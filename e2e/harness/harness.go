@@ -133,6 +133,9 @@ func (h *harness) build(ctx context.Context) (*images.Set, error) {
 	return images.Build(ctx, h.engine, h.Progress)
 }
 
+// readyWithin is how long a cluster that is there may take to be well again.
+const readyWithin = 3 * time.Minute
+
 // up attaches to the cluster, or creates it. One that was made from another
 // node image is made anew.
 func (h *harness) up(ctx context.Context) error {
@@ -142,10 +145,16 @@ func (h *harness) up(ctx context.Context) error {
 	}
 	h.cluster, err = kind.Attach(ctx, h.Name, h.engine, h.Progress)
 	switch {
+	case err == nil && h.engine.Started():
+		h.say("the cluster %s has ended with its container engine; making it anew", h.Name)
 	case err == nil && h.cluster.State().Image == image:
-		if err := h.cluster.Ready(ctx); err == nil {
+		ready, cancel := context.WithTimeoutCause(ctx, readyWithin, errors.New("it does not become ready"))
+		defer cancel()
+		if err := h.cluster.Ready(ready); err == nil {
 			h.say("using the cluster %s that is there", h.Name)
 			return nil
+		} else if ctx.Err() != nil {
+			return err
 		}
 		h.say("the cluster %s that is there is not well; making it anew", h.Name)
 	case err == nil:
@@ -155,7 +164,7 @@ func (h *harness) up(ctx context.Context) error {
 		h.say("%v; making it anew", err)
 	}
 	if !errors.Is(err, kind.ErrNotFound) {
-		if err := kind.Remove(ctx, h.Name, h.engine, h.Progress); err != nil {
+		if err := kind.Remove(ctx, h.Name, h.engine, h.Progress); err != nil && !errors.Is(err, kind.ErrNotFound) {
 			return err
 		}
 	}
@@ -164,20 +173,40 @@ func (h *harness) up(ctx context.Context) error {
 }
 
 // Down removes the cluster and stops a private container engine, unless
-// containers of somebody else run in it. Calling it again does nothing.
+// containers of somebody else run in it. One that was killed is started again to
+// remove what it has stored of the cluster. Calling it again does nothing.
 func Down(ctx context.Context, o Options) error {
 	o.complete()
-	engine, err := running(ctx, o)
+	return down(ctx, o, machineEngines)
+}
+
+// engines is how Down reaches the container engines of this machine.
+type engines struct {
+	running func(context.Context, docker.Options) (*docker.Engine, error)
+	detect  func(context.Context, docker.Options) (*docker.Plan, error)
+	cleanUp func(context.Context, io.Writer) error
+}
+
+// machineEngines are the real ones.
+var machineEngines = engines{running: docker.Running, detect: docker.Detect, cleanUp: docker.CleanUp}
+
+func down(ctx context.Context, o Options, e engines) error {
+	engine, err := e.of(ctx, o)
 	if err == nil && engine == nil {
-		err = docker.CleanUp(ctx, o.Progress)
+		err = e.cleanUp(ctx, o.Progress)
 	}
-	if err != nil || engine == nil {
-		return errors.Join(err, forget(o.Name))
+	if err != nil {
+		return err // what is remembered of the cluster stays, so that it can be tried again
 	}
-	if err := kind.Remove(ctx, o.Name, engine, o.Progress); err != nil {
+	if engine != nil {
+		err = kind.Remove(ctx, o.Name, engine, o.Progress)
+	}
+	if engine == nil || errors.Is(err, kind.ErrNotFound) {
+		fmt.Fprintf(o.Progress, "no cluster %s is there\n", o.Name)
+	} else if err != nil {
 		return err
 	}
-	if err := forget(o.Name); err != nil {
+	if err := forget(o.Name); err != nil || engine == nil {
 		return err
 	}
 	if idle, err := engine.Idle(ctx); err != nil || !idle {
@@ -186,25 +215,29 @@ func Down(ctx context.Context, o Options) error {
 	return engine.Close(ctx)
 }
 
-// running is the engine in which a cluster can be: a private one that was left
-// running, else the user's, else one that is started since a cluster is
-// remembered. Nil where there is none.
-func running(ctx context.Context, o Options) (*docker.Engine, error) {
-	engine, err := docker.Running(ctx, docker.Options{Progress: o.Progress})
+// of is the engine that has the cluster, or had it, if the cluster is
+// remembered; else the one in which it can be all the same: a private one that
+// runs, or the user's. Nil where there is none.
+func (e engines) of(ctx context.Context, o Options) (*docker.Engine, error) {
+	state, err := kind.Remembered(o.Name)
+	if err != nil {
+		return nil, err
+	}
+	if state != nil {
+		return state.OpenEngine(ctx, o.Progress)
+	}
+	engine, err := e.running(ctx, docker.Options{Progress: o.Progress})
 	if err != nil || engine != nil {
 		return engine, err
 	}
-	if env, err := readEnv(o.Name); err != nil || env == nil {
-		return nil, err
-	}
-	plan, err := docker.Detect(ctx, docker.Options{Progress: o.Progress})
+	plan, err := e.detect(ctx, docker.Options{Progress: o.Progress})
 	if missing := new(docker.MissingError); errors.As(err, &missing) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return plan.Open(ctx)
+	return plan.Running(), nil
 }
 
 func (h *harness) say(format string, args ...any) { fmt.Fprintf(h.Progress, format+"\n", args...) }
