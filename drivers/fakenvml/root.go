@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,6 +23,24 @@ func LibraryFolder() string {
 		return "usr/lib/aarch64-linux-gnu"
 	}
 	return "usr/lib/x86_64-linux-gnu"
+}
+
+// FolderIn is the folder of the libraries in a driver root that [InstallRoot] has
+// made, whatever the architecture of the machine that made it. The error wraps
+// [fs.ErrNotExist] where there are no boards.
+func FolderIn(root string) (string, error) {
+	found, err := filepath.Glob(filepath.Join(root, "usr/lib/*", confName))
+	if err != nil {
+		return "", fmt.Errorf("looking for boards in %s, %w", root, err)
+	}
+	own := filepath.Join(root, LibraryFolder())
+	switch {
+	case slices.Contains(found, filepath.Join(own, confName)):
+		return own, nil
+	case len(found) > 0:
+		return filepath.Dir(found[0]), nil
+	}
+	return "", fmt.Errorf("looking for boards in %s, %w", root, fs.ErrNotExist)
 }
 
 // standIns are libraries that every program with CUDA looks for. What stands in

@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -54,23 +53,20 @@ var happenings = []happening{
 }
 
 func faultCommand() *cobra.Command {
-	var dir string
+	var at folder
 	cmd := &cobra.Command{Use: "fault", Short: "Have things happen to GPUs"}
-	cmd.PersistentFlags().StringVar(&dir, "dir", os.Getenv(fakenvml.DirVariable), "the folder of the library (default: $"+fakenvml.DirVariable+")")
+	at.addFlags(cmd.PersistentFlags())
 	for _, h := range happenings {
 		count := cobra.ExactArgs(h.args)
 		if h.args < 0 {
 			count = cobra.RangeArgs(-h.args, 1-h.args)
 		}
 		cmd.AddCommand(&cobra.Command{Use: h.use, Short: h.short, Args: count, RunE: func(_ *cobra.Command, args []string) error {
-			if dir == "" {
-				return errors.New("--dir is required")
+			dir, err := at.find()
+			if err != nil {
+				return err
 			}
-			control := fakenvml.Control{Dir: dir}
-			if _, err := control.Installed(); err != nil {
-				return fmt.Errorf("--dir, %w", err)
-			}
-			return h.do(control, args)
+			return h.do(fakenvml.Control{Dir: dir}, args)
 		}})
 	}
 	return cmd

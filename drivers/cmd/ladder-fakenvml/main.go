@@ -20,13 +20,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Use:   "ladder-fakenvml",
 		Short: "NVIDIA GPUs that do not exist, for programs that load libnvidia-ml",
 		Long: "NVIDIA GPUs that do not exist, for programs that load libnvidia-ml. `install` lays out a driver root as NVIDIA's\n" +
-			"installers do, with a library that tells of the GPUs of a tier; `fault` has things happen to them, and `serve`\n" +
-			"takes the faults of `ladder fault`.\n\n" +
+			"installers do, with a library that tells of the GPUs of a tier; `fault` has things happen to them, `serve` takes\n" +
+			"the faults of `ladder fault`, and `smi` prints what nvidia-smi would.\n\n" +
 			"Exit codes: 0 done, 1 the machine or the cluster refused, 2 flags or files can't be used.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(buildCommand(), installCommand(), faultCommand(), serveCommand())
+	root.AddCommand(buildCommand(), installCommand(), faultCommand(), serveCommand(), smiCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -198,8 +198,8 @@ func TestBadUse(t *testing.T) {
 		"two":             {"install --root " + root + " --node-tier l4 --board x", "say one of"},
 		"unknown tier":    {"install --root " + root + " --node-tier l5", `there is no tier "l5"`},
 		"no such board":   {"install --root " + root + " --board /none", "no such file"},
-		"too many GPUs":   {"install --root " + root + " --node-tier l4 --gpus 17", "1 to 16 GPUs"},
-		"less than none":  {"install --root " + root + " --node-tier l4 --gpus -1", "1 to 16 GPUs"},
+		"too many GPUs":   {"install --root " + filepath.Join(root, "new") + " --node-tier l4 --gpus 999", "1 to 16 GPUs"},
+		"less than none":  {"install --root " + filepath.Join(root, "new") + " --node-tier l4 --gpus -1", "1 to 16 GPUs"},
 		"no library":      {"install --root " + filepath.Join(root, "new") + " --node-tier l4 --library /none", "'ladder-fakenvml build FILE' makes one"},
 		"no board":        {"fault --dir /none clear", "--dir, reading board"},
 		"unknown number":  {"fault --dir " + dir + " set 0 foo 3", `there is no number of a GPU's state "foo"; there are compute_mode, dbe_aggregate,`},
@@ -208,14 +208,17 @@ func TestBadUse(t *testing.T) {
 		"unknown action":  {"fault --dir " + dir + " recovery 0 9", `there is no recovery action "9"; there are 0, 1, 2, 3, 4`},
 		"unknown link":    {"fault --dir " + dir + " nvlink 0 99 up", `there is no link "99"`},
 		"serve nothing":   {"serve --dir /none --socket " + filepath.Join(root, "s"), "--dir, reading board"},
-		"no folder":       {"fault lost 0", "--dir is required"},
+		"no folder":       {"fault lost 0", "--dir or --root is required"},
+		"two folders":     {"fault --dir " + dir + " --root " + root + " lost 0", "say one of --dir and --root"},
+		"an empty root":   {"fault --root " + t.TempDir() + " lost 0", "--root, looking for boards in"},
+		"serve no folder": {"serve --socket " + filepath.Join(root, "s"), "--dir or --root is required"},
 		"unknown GPU":     {"fault --dir " + dir + " lost 1", `there is no GPU "1"; there are gpu-11-00`},
 		"no code":         {"fault --dir " + dir + " xid 0 x", `"x" must be a number`},
 		"no duration":     {"fault --dir " + dir + " hang nvmlInit 5", "must be a time"},
 		"no return":       {"fault --dir " + dir + " fail nvmlInit 1000", "must be the number of an nvmlReturn_t"},
 		"no state":        {"fault --dir " + dir + " remap 0 x", "must be none, pending or failure"},
 		"link":            {"fault --dir " + dir + " nvlink 0 1 sideways", "must be up or down"},
-		"serve without":   {"serve --dir " + dir, "--socket are required"},
+		"serve without":   {"serve --dir " + dir, "--socket is required"},
 		"unknown command": {"dance", "unknown command"},
 	} {
 		t.Setenv(fakenvml.DirVariable, "")
@@ -274,13 +277,19 @@ func TestHappenings(t *testing.T) {
 
 // TestServe: the protocol of `ladder fault` reaches the hardware.
 func TestServe(t *testing.T) {
-	dir, _ := installed(t, "--node-tier", "h100-mig", "--gpus", "2")
+	dir, root := installed(t, "--node-tier", "h100-mig", "--gpus", "2")
+	// As on a machine of another architecture.
+	other := filepath.Join(root, "usr/lib/other-linux-gnu")
+	if err := os.Rename(dir, other); err != nil {
+		t.Fatal(err)
+	}
+	dir = other
 	socket := filepath.Join(dir, "s")
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
 		var out bytes.Buffer
-		ended <- run(ctx, []string{"serve", "--dir", dir, "--socket", socket}, &out, &out)
+		ended <- run(ctx, []string{"serve", "--root", root, "--socket", socket}, &out, &out)
 	}()
 	client := fault.NewClient(socket)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -362,5 +371,21 @@ func TestUnknownCommand(t *testing.T) {
 		if code, said := call(t, append(strings.Fields(group), "bogus")...); code != 2 || !strings.Contains(said, `unknown command "bogus" for "`+want) {
 			t.Errorf("%s: ended with %d, said %q", group, code, said)
 		}
+	}
+}
+
+// TestSMI prints XML of the boards in a driver root.
+func TestSMI(t *testing.T) {
+	dir, root := installed(t, "--node-tier", "h100", "--gpus", "2")
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), []string{"smi", "--root", root}, &out, &errs); code != 0 || strings.Count(out.String(), "<product_name>NVIDIA H100 80GB HBM3</product_name>") != 2 ||
+		!strings.Contains(out.String(), fakenvml.SMILabel) {
+		t.Errorf("ended with %d, %s%s", code, out.String(), errs.String())
+	}
+	if err := (fakenvml.Control{Dir: dir}).UnloadDriver(); err != nil {
+		t.Fatal(err)
+	}
+	if code, said := call(t, "smi", "--dir", dir); code != 1 || !strings.Contains(said, "not loaded") {
+		t.Errorf("without a driver: ended with %d, %s", code, said)
 	}
 }

@@ -27,7 +27,8 @@ import (
 )
 
 func serveCommand() *cobra.Command {
-	var dir, socket string
+	var at folder
+	var socket string
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Take faults of GPUs by a socket, as `ladder fault` asks for them",
@@ -36,11 +37,12 @@ func serveCommand() *cobra.Command {
 			"An XID that counts against the GPU has the driver ask for an action as well, which it does until the fault is cleared.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if dir == "" || socket == "" {
-				return errors.New("--dir and --socket are required")
+			if socket == "" {
+				return errors.New("--socket is required")
 			}
-			if _, err := (fakenvml.Control{Dir: dir}).Installed(); err != nil {
-				return fmt.Errorf("--dir, %w", err)
+			dir, err := at.find()
+			if err != nil {
+				return err
 			}
 			listener, err := fault.Listen(socket)
 			if err == nil {
@@ -52,7 +54,7 @@ func serveCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", os.Getenv(fakenvml.DirVariable), "the folder of the library (default: $"+fakenvml.DirVariable+")")
+	at.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&socket, "socket", "", "where faults are asked for")
 	return cmd
 }
