@@ -21,6 +21,7 @@ import (
 
 	"gpuladder.dev/ladder/controllers/policy"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/buildinfo"
 )
 
 // leaseName is the leader's Lease.
@@ -36,6 +37,7 @@ type options struct {
 	lease                   time.Duration
 	metricsBindAddress      string
 	healthProbeBindAddress  string
+	version                 bool
 }
 
 func (o *options) addFlags(fs *flag.FlagSet) {
@@ -43,6 +45,7 @@ func (o *options) addFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "ladder-system", "namespace of the Lease")
 	fs.DurationVar(&o.lease, "leader-election-lease", 15*time.Second, "how long the one that works may fail to renew the Lease before another takes its place; it gives up itself after two thirds of that")
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":8080", "address of the metrics; 0 for none")
+	fs.BoolVar(&o.version, "version", false, "print the version of the program, and end")
 	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
 }
 
@@ -52,6 +55,10 @@ func main() {
 	config.RegisterFlags(flag.CommandLine) // --kubeconfig
 	klog.InitFlags(flag.CommandLine)       // -v
 	flag.Parse()
+	if opts.version {
+		fmt.Print(buildinfo.Read().Text("ladder-controller"))
+		return
+	}
 	ctrl.SetLogger(klog.Background())
 
 	if err := run(ctrl.SetupSignalHandler(), opts); err != nil {

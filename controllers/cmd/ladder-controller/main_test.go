@@ -15,12 +15,12 @@ func TestFlags(t *testing.T) {
 		t.Errorf("got defaults %+v, want leader election in ladder-system with a lease of 15 s", opts)
 	}
 	err := fs.Parse([]string{
-		"--leader-elect=false", "--leader-election-lease=40s", "--leader-election-namespace=other", "--metrics-bind-address=127.0.0.1:1", "--health-probe-bind-address=0",
+		"--leader-elect=false", "--leader-election-lease=40s", "--leader-election-namespace=other", "--metrics-bind-address=127.0.0.1:1", "--health-probe-bind-address=0", "--version",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := options{leaderElectionNamespace: "other", lease: 40 * time.Second, metricsBindAddress: "127.0.0.1:1", healthProbeBindAddress: "0"}
+	want := options{leaderElectionNamespace: "other", lease: 40 * time.Second, metricsBindAddress: "127.0.0.1:1", healthProbeBindAddress: "0", version: true}
 	if opts != want {
 		t.Errorf("got %+v, want %+v", opts, want)
 	}

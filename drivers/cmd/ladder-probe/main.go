@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"gpuladder.dev/ladder/policies/buildinfo"
 )
 
 // Exit codes.
@@ -41,6 +43,7 @@ func run(ctx context.Context, args []string, c container, stdout, stderr io.Writ
 	hold := flags.Bool("hold", false, "then wait for SIGTERM, if all is well")
 	legacy := flags.Bool("legacy", false, "expect what the device plugin gives, not what the DRA driver does")
 	nvidia := flags.Bool("nvidia", false, "expect NVIDIA's device nodes")
+	version := flags.Bool("version", false, "print the version of the program, and nothing else")
 	expect := flags.Int("expect", -1, "fail unless there are exactly this many devices")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return exitOK
@@ -50,6 +53,10 @@ func run(ctx context.Context, args []string, c container, stdout, stderr io.Writ
 	if flags.NArg() > 0 {
 		fmt.Fprintf(stderr, "ladder-probe: there is nothing to do with %q\n", flags.Args())
 		return exitUsage
+	}
+	if *version {
+		fmt.Fprint(stdout, buildinfo.Read().Text("ladder-probe"))
+		return exitOK
 	}
 	from := fakeDriver
 	switch {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpuladder.dev/ladder/policies/buildinfo"
 )
 
 // place makes a container with nodes for devices. A node is a link to
@@ -187,6 +189,15 @@ func TestCommandLine(t *testing.T) {
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, os.ErrClosed }
+
+// --version says nothing of GPUs, and does not look for any.
+func TestVersion(t *testing.T) {
+	var stdout, stderr strings.Builder
+	code := run(t.Context(), []string{"--version", "--expect=3"}, container{root: t.TempDir()}, &stdout, &stderr)
+	if code != exitOK || stdout.String() != buildinfo.Read().Text("ladder-probe") || stderr.String() != "" {
+		t.Errorf("got %d, %q and %q", code, stdout.String(), stderr.String())
+	}
+}
 
 func TestNowhereToPrint(t *testing.T) {
 	c := place(t, "gpu-0", "LADDER_VISIBLE_DEVICES=gpu-0", "LADDER_MODEL=H100", "LADDER_DEVICE_GPU_0=H100")

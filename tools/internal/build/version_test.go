@@ -2,26 +2,24 @@ package build
 
 import (
 	"bytes"
-	"runtime/debug"
-	"strings"
+	"encoding/json"
 	"testing"
+
+	"gpuladder.dev/ladder/policies/buildinfo"
 )
 
-func TestRead(t *testing.T) {
-	v := read(&debug.BuildInfo{
-		Main: debug.Module{Version: "v0.1.0"},
-		Settings: []debug.BuildSetting{
-			{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}, {Key: "vcs.time", Value: "2026-11-01T00:00:00Z"},
-		},
-	})
-	if v.Version != "v0.1.0" || v.Revision != "abc" || !v.Modified || v.Time != "2026-11-01T00:00:00Z" {
-		t.Errorf("version %+v", v)
-	}
+func TestVersion(t *testing.T) {
+	v := Version{Info: buildinfo.Info{Version: "v0.1.0", Revision: "abc", Go: "go1.26", Platform: "linux/amd64"}, EngineVersion: "7"}
 	var b bytes.Buffer
-	if err := v.text(&b); err != nil || !strings.HasPrefix(b.String(), "ladder v0.1.0 (abc, modified)\n") {
+	if err := v.text(&b); err != nil || b.String() != "ladder v0.1.0 (abc)\ndecision engine 7\ngo1.26 linux/amd64\n" {
 		t.Errorf("text %q, %v", b.String(), err)
 	}
-	if v := read(nil); v.Version != "(unknown)" || v.EngineVersion == "" {
-		t.Errorf("without build information: %+v", v)
+	// The names that scripts read lie side by side.
+	content, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"version":"v0.1.0","revision":"abc","go":"go1.26","platform":"linux/amd64","engineVersion":"7"}`; string(content) != want {
+		t.Errorf("JSON %s, want %s", content, want)
 	}
 }

@@ -39,11 +39,12 @@ func Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer)
 	os.Exit(code)
 }
 
-// Execute runs the command, tells its error and returns the exit code: Failed
+// Execute gives the program its version, runs the command, tells its error and returns the exit code: Failed
 // for an [Error], Usage for any other, since what comes from cobra itself is
 // about flags and arguments. A word that is no command is such an error, however
 // deep it is.
 func Execute(ctx context.Context, cmd *cobra.Command, stderr io.Writer) int {
+	subcommand.Version(cmd, func(err error) error { return err })
 	if cmd.HasSubCommands() {
 		subcommand.Refuse(cmd, func(err error) error { return err })
 	} else { // there is nothing to complete but flags

@@ -2,10 +2,14 @@ package exit
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"gpuladder.dev/ladder/policies/buildinfo"
 )
 
 // tool is a program with a group in a group.
@@ -58,6 +62,31 @@ func TestGroupsHelp(t *testing.T) {
 		if code, out, said := execute(t, tool(), args); code != OK || !strings.Contains(out+said, want) {
 			t.Errorf("%q: got %d, %q and %q, want %q", args, code, out, said, want)
 		}
+	}
+}
+
+// TestVersion: every program tells its version by a flag, one with commands by a
+// command too, which knows JSON.
+func TestVersion(t *testing.T) {
+	want := buildinfo.Read()
+	for _, args := range []string{"--version", "version", "version -o text"} {
+		if code, out, said := execute(t, tool(), args); code != OK || out != want.Text("tool") || said != "" {
+			t.Errorf("%s: got %d, %q and %q", args, code, out, said)
+		}
+	}
+	var got buildinfo.Info
+	code, out, said := execute(t, tool(), "version --output json")
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != OK || got != want {
+		t.Errorf("as JSON: got %d, %q and %q, %v", code, out, said, err)
+	}
+	for _, args := range []string{"version -o xml", "version now", "outer --version", "-v"} {
+		if code, out, said := execute(t, tool(), args); code != Usage || out != "" || said == "" {
+			t.Errorf("%s: got %d, %q and %q", args, code, out, said)
+		}
+	}
+	alone := &cobra.Command{Use: "tool [flags]", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return errors.New("it ran") }}
+	if code, out, said := execute(t, alone, "--version"); code != OK || out != want.Text("tool") {
+		t.Errorf("without commands: got %d, %q and %q", code, out, said)
 	}
 }
 
