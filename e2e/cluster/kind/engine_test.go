@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -69,6 +70,24 @@ func TestRemoveTellsWhatWasNeverThere(t *testing.T) {
 	}
 	if left := f.Nodes(); !slices.Equal(left, []string{"other-control-plane"}) {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// The lock on a kubeconfig that a killed process has left stands in nobody's way.
+func TestRemoveAfterAProcessWasKilled(t *testing.T) {
+	f := fakeEngine(t)
+	f.Add("lab", "lab-control-plane")
+	remember(t, State{Name: "lab", Engine: docker.Docker, Unfinished: true})
+	dir, err := stateDir("lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kubeconfig.lock"), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	if err := Remove(t.Context(), "lab", dockerAt(t, ""), &said); err != nil || len(f.Nodes()) != 0 || strings.Contains(said.String(), "trying again") {
+		t.Errorf("Remove = %v, left %v, said %q", err, f.Nodes(), said.String())
 	}
 }
 

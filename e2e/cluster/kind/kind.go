@@ -378,6 +378,11 @@ func (c *Cluster) removeNodes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
 	for {
+		// A process that was killed may have left kind's lock, for which kind does
+		// not wait.
+		if err := os.Remove(c.Kubeconfig() + ".lock"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing cluster %s, %w", c.state.Name, err)
+		}
 		result := make(chan error, 1)
 		go func() { result <- c.provider.Delete(c.state.Name, c.Kubeconfig()) }()
 		var err error
