@@ -1,0 +1,291 @@
+package fair
+
+// Taking devices back: what is borrowed, for those whom it is guaranteed, and
+// what lower priorities of the same tenant hold.
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+)
+
+// supply of a model: what is free, and what will be, since those who hold it
+// are going or have notice.
+type supply struct{ free, coming int64 }
+
+// take uses up to n and returns what is missing.
+func (s *supply) take(n int64) int64 {
+	k := min(n, s.free)
+	s.free -= k
+	n -= k
+	k = min(n, s.coming)
+	s.coming -= k
+	return n - k
+}
+
+// holds is what eviction of an entry frees.
+func (e *entry) holds() vec {
+	v := slices.Clone(e.alloc)
+	for _, a := range e.hold {
+		v = v.add(a.model, a.n)
+	}
+	return v
+}
+
+// byLine is the order in which notices are looked at.
+func byLine(a, b *entry) int { return cmp.Or(cmp.Compare(a.deadline, b.deadline), byID(a, b)) }
+
+// reclaim follows the last pass: it gives and withdraws notices and evicts
+// where the time is up. It asks for another round where that changed the turns.
+func (st *State) reclaim() (actions []Action, again bool) {
+	if !st.cfg.Mode.shares() || st.servers == 0 && len(st.noticed) == 0 {
+		return nil, false
+	}
+	st.settle()
+	orphans := st.countComing(&actions)
+	for _, it := range st.needy {
+		st.serve(it, &orphans, &actions)
+	}
+	for _, it := range st.order {
+		if !it.entitled && it.target != nil && it.e.shape.preempts == v1alpha1.PreemptsLowerPriority {
+			st.takeBack(it, it.lack, &actions)
+		}
+	}
+	for _, v := range orphans {
+		actions = append(actions, st.cancel(v))
+	}
+	for _, v := range slices.SortedFunc(maps.Values(st.noticed), byLine) {
+		if v.notice == noticed && v.phase == opened && v.deadline <= st.now {
+			v.notice = evicting
+			actions = append(actions, Action{Kind: Evict, ID: v.id, Tenant: v.tenant.name, For: v.servant})
+		}
+	}
+	return actions, st.dropPromises() || len(actions) > 0
+}
+
+// countComing withdraws notices that would now go below a guarantee, counts
+// what is coming, and returns those with notice for nobody.
+func (st *State) countComing(actions *[]Action) (orphans []*entry) {
+	st.pool = st.pool[:0]
+	for i := range st.models {
+		st.pool = append(st.pool, supply{free: max(st.models[i].free(), 0)})
+	}
+	for _, t := range st.tenants {
+		for i := range t.rows {
+			t.rows[i].leaving = 0
+		}
+		for _, e := range t.running {
+			if e.phase == releasing || e.notice != unnoticed {
+				t.leave(e.holds(), 1)
+			}
+		}
+	}
+	served := map[string]bool{}
+	for _, it := range st.needy {
+		served[it.e.id] = true
+	}
+	for _, v := range slices.SortedFunc(maps.Values(st.noticed), func(a, b *entry) int { return byLine(b, a) }) {
+		if v.notice != noticed || v.phase != opened {
+			continue
+		}
+		if s := st.entries[v.servant]; s == nil || s.tenant != v.tenant {
+			if v.tenant.short(v.holds()) {
+				v.tenant.leave(v.holds(), -1)
+				*actions = append(*actions, st.cancel(v))
+				continue
+			}
+		}
+		if !served[v.servant] {
+			orphans = append(orphans, v)
+		}
+	}
+	for _, t := range st.tenants {
+		for _, e := range t.running {
+			if e.phase == releasing || e.notice == evicting || e.notice == noticed && served[e.servant] {
+				st.come(e)
+			}
+		}
+	}
+	slices.SortFunc(orphans, byLine)
+	return orphans
+}
+
+// leave counts devices that will be gone.
+func (t *tenant) leave(v vec, sign int64) {
+	for _, a := range v {
+		t.rows[a.model].leaving += sign * a.n
+	}
+}
+
+// short: without those who leave, the tenant is below its guarantee of one of
+// these models.
+func (t *tenant) short(v vec) bool {
+	for _, a := range v {
+		if r := &t.rows[a.model]; r.alloc+r.hold-r.leaving < r.guaranteed {
+			return true
+		}
+	}
+	return false
+}
+
+func (st *State) come(e *entry) {
+	for _, a := range e.holds() {
+		st.pool[a.model].coming += a.n
+	}
+}
+
+func (st *State) cancel(v *entry) Action {
+	a := Action{Kind: Cancel, ID: v.id, Tenant: v.tenant.name, For: v.servant}
+	st.unnotice(v)
+	return a
+}
+
+// serve lets an entitled entry count on what is free and coming, then on
+// notices that serve nobody any more, then has devices taken back.
+func (st *State) serve(it *item, orphans *[]*entry, actions *[]Action) {
+	var lack vec
+	for _, a := range it.own {
+		n := st.pool[a.model].take(a.n)
+		if n > 0 && takesBack(it.e.shape.preempts) && it.e.promised == nil {
+			*orphans = slices.DeleteFunc(*orphans, func(v *entry) bool {
+				if n == 0 || v.tenant == it.e.tenant || v.holds().of(a.model) == 0 {
+					return false
+				}
+				v.servant = it.e.id
+				st.come(v)
+				n = st.pool[a.model].take(n)
+				return true
+			})
+		}
+		if n > 0 {
+			lack = lack.add(a.model, n)
+		}
+	}
+	if lack != nil && takesBack(it.e.shape.preempts) {
+		st.takeBack(it, lack, actions)
+		for _, a := range lack {
+			st.pool[a.model].take(a.n)
+		}
+	}
+}
+
+// takeBack gives notice to those who lose least, if all that lacks can be had.
+func (st *State) takeBack(it *item, lack vec, actions *[]Action) {
+	var victims []*entry
+	for _, a := range lack {
+		n := a.n
+		for _, v := range victims {
+			n -= v.holds().of(a.model)
+		}
+		if n <= 0 {
+			continue
+		}
+		more, ok := st.victims(it, a.model, n, false)
+		if !ok {
+			more, ok = st.victims(it, a.model, n, true)
+		}
+		if !ok {
+			for _, v := range victims {
+				v.tenant.leave(v.holds(), -1)
+				v.notice = unnoticed
+			}
+			return
+		}
+		for _, v := range more {
+			v.tenant.leave(v.holds(), 1)
+			v.notice = noticed
+		}
+		victims = append(victims, more...)
+	}
+	if len(victims) == 0 {
+		return
+	}
+	if !it.entitled {
+		it.e.promised = it.target
+	}
+	deadline := satAdd(st.now, int64(max(st.cfg.Notice, 0)))
+	for _, v := range victims {
+		st.notify(v, it.e.id, deadline)
+		st.come(v)
+		*actions = append(*actions, Action{Kind: Notice, ID: v.id, Tenant: v.tenant.name, For: it.e.id, Deadline: instant(deadline)})
+	}
+}
+
+// dropPromises forgets what was promised to entries that nothing comes for.
+func (st *State) dropPromises() bool {
+	dropped := false
+	coming := map[string]bool{}
+	for _, v := range st.noticed {
+		coming[v.servant] = true
+	}
+	for _, it := range st.needy {
+		if it.e.phase == waiting && it.e.promised != nil && !coming[it.e.id] {
+			it.e.promised, dropped = nil, true
+		}
+	}
+	return dropped
+}
+
+// victim is an entry that could be evicted, and what that would lose.
+type victim struct {
+	e    *entry
+	n    int64 // devices of the model in question
+	lost int64
+}
+
+// victims are those with the least lost work that free n devices of a model
+// for an entry: of what other tenants borrow where the entry is entitled, of
+// lower priorities of its own tenant where its policy says so. With pure, only
+// entries that hold no other model.
+func (st *State) victims(it *item, m int, n int64, pure bool) ([]*entry, bool) {
+	var groups []group
+	for _, t := range st.tenants {
+		own := t == it.e.tenant
+		g := group{budget: none}
+		if !own {
+			r := &t.rows[m]
+			g.budget = r.alloc + r.hold - r.leaving - r.guaranteed
+		}
+		switch {
+		case g.budget <= 0:
+			continue
+		case own && it.e.shape.preempts != v1alpha1.PreemptsLowerPriority, !own && it.places == nil:
+			continue
+		}
+		for _, e := range t.running {
+			if e.phase != opened || e.notice != unnoticed || e.shape.firm || own && e.shape.priority >= it.e.shape.priority {
+				continue
+			}
+			holds := e.holds()
+			if k := holds.of(m); k > 0 && k <= g.budget && (!pure || len(holds) == 1) {
+				g.victims = append(g.victims, victim{e, k, st.lost(e)})
+			}
+		}
+		groups = append(groups, g)
+	}
+	chosen := cover(groups, n)
+	if chosen == nil {
+		return nil, false
+	}
+	// What else they hold must not go below a guarantee either.
+	for _, v := range chosen {
+		v.tenant.leave(v.holds(), 1)
+	}
+	ok := !slices.ContainsFunc(chosen, func(v *entry) bool { return v.tenant != it.e.tenant && v.tenant.short(v.holds()) })
+	for _, v := range chosen {
+		v.tenant.leave(v.holds(), -1)
+	}
+	return chosen, ok
+}
+
+// lost is the work that eviction loses: milliseconds since the start, times
+// what the devices are worth.
+func (st *State) lost(e *entry) int64 {
+	var worth int64
+	for _, a := range e.alloc {
+		worth = satAdd(worth, satMul(a.n, st.models[a.model].cost))
+	}
+	return satMul(worth, max(st.now-e.started, 0)/1_000_000)
+}

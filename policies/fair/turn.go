@@ -1,0 +1,366 @@
+package fair
+
+// Whose turn it is: the order of what waits, and the pass along it that opens
+// one entry or finds that none can be opened.
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+)
+
+// Kind is what an Action asks for.
+type Kind int
+
+const (
+	// Open the gate.
+	Open Kind = iota
+	// Notice: tell the entry that its devices will be taken back at Deadline.
+	Notice
+	// Evict: take them back now.
+	Evict
+	// Cancel: the notice is void, the devices are not needed or not borrowed any more.
+	Cancel
+)
+
+// String names the kind.
+func (k Kind) String() string {
+	return [...]string{"Open", "Notice", "Evict", "Cancel"}[k]
+}
+
+// Action is what has to be done. The State takes it as done; Requeued and
+// ReclaimCancelled tell it where that was not possible.
+type Action struct {
+	Kind   Kind
+	ID     string
+	Tenant string
+	// Placements are where an opened entry is expected to land, and, with
+	// Config.Granted, the only places where it may.
+	Placements []Placement
+	// Guaranteed: an opened entry is inside its tenant's guarantee.
+	Guaranteed bool
+	// For is the entry that the devices are taken back for.
+	For string
+	// Deadline of a notice.
+	Deadline time.Time
+}
+
+// Placement is a part of an entry and where it lands.
+type Placement struct {
+	Request, Alternative int
+	Model                string
+	Count                int64
+}
+
+// item is a waiting entry in a pass.
+type item struct {
+	e      *entry
+	hi, lo int64 // the turn; the lower goes first
+	age    int64 // the turn among the entitled
+	index  int   // in the tenant's order
+	// entitled entries have own devices set aside; fit: they are there.
+	entitled, fit bool
+	places        []place // inside the guarantee; none where what is set aside was taken back
+	own           vec
+	verdict       verdict
+	landing       []place
+	// target is what it waits for outside the guarantee, lack what is missing.
+	target, lack vec
+}
+
+func byTurn(a, b *item) int {
+	return cmp.Or(cmp.Compare(a.hi, b.hi), cmp.Compare(a.lo, b.lo), cmp.Compare(a.e.tenant.name, b.e.tenant.name), cmp.Compare(a.index, b.index))
+}
+
+func byEntitlement(a, b *item) int {
+	return cmp.Or(cmp.Compare(a.age, b.age), cmp.Compare(a.e.tenant.name, b.e.tenant.name), cmp.Compare(a.index, b.index))
+}
+
+// Next returns what has to be done now, in order. Asked again at the same time
+// without a new event, it returns nothing.
+func (st *State) Next(now time.Time) []Action {
+	st.advance(now)
+	var actions []Action
+	for {
+		st.order, st.needy = st.order[:0], st.needy[:0]
+		for st.mayOpen() {
+			st.look()
+			it := st.choose(false)
+			if it == nil {
+				break
+			}
+			actions = append(actions, st.carryOut(it))
+		}
+		more, again := st.reclaim()
+		actions = append(actions, more...)
+		if !again {
+			return actions
+		}
+	}
+}
+
+// mayOpen is false where a pass would find nothing: the quick way out of the
+// many events that free nothing.
+func (st *State) mayOpen() bool {
+	if st.waiting == 0 {
+		return false
+	}
+	st.settle()
+	if st.sharers > 0 || st.cfg.Mode.shares() && (st.servers > 0 || len(st.noticed) > 0) {
+		return true
+	}
+	for i := range st.models {
+		if st.models[i].free() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// rank is the priority that counts now: what has waited long is among the highest.
+func (st *State) rank(s *shape, e *entry) int64 {
+	if st.cfg.Mode == Ladder && st.cfg.PriorityAging >= 0 && satAdd(e.created, int64(st.cfg.PriorityAging)) <= st.now {
+		return none
+	}
+	return int64(s.priority)
+}
+
+// look starts a pass: it lists what may be opened, in order of the turns.
+func (st *State) look() {
+	st.settle()
+	st.pass++
+	st.items = st.items[:0]
+	for i := range st.models {
+		st.models[i].reserved = 0
+	}
+	for _, t := range st.tenants {
+		if t.waiting == 0 {
+			continue
+		}
+		for i := range t.rows {
+			t.rows[i].reserved = 0
+		}
+		switch st.cfg.Mode {
+		case Ladder, LadderWithoutAging:
+			t.share = st.shareOf(t)
+			st.lookAt(t)
+		case PriorityOnly, FIFO:
+			for _, s := range t.shapes {
+				st.items = append(st.items, item{e: s.line[0]})
+			}
+		}
+	}
+	st.order = st.order[:0]
+	for i := range st.items {
+		it := &st.items[i]
+		switch st.cfg.Mode {
+		case PriorityOnly:
+			it.hi, it.lo = -int64(it.e.shape.priority), it.e.created
+		case FIFO:
+			it.hi = it.e.created
+		}
+		st.order = append(st.order, it)
+	}
+	if !st.cfg.Mode.shares() {
+		slices.SortFunc(st.order, func(a, b *item) int {
+			return cmp.Or(cmp.Compare(a.hi, b.hi), cmp.Compare(a.lo, b.lo), cmp.Compare(a.e.id, b.e.id))
+		})
+		return
+	}
+	slices.SortFunc(st.order, byTurn)
+}
+
+// lookAt lists a tenant's entries in the tenant's own order: what is entitled,
+// and of those alike that are not the oldest.
+func (st *State) lookAt(t *tenant) {
+	last := item{hi: minTime, lo: minTime, age: minTime}
+	guaranteed := t.mayBeEntitled()
+	for _, s := range t.shapes {
+		s.cursor = 0
+	}
+	for index := 0; ; index++ {
+		var next *shape
+		for _, s := range t.shapes {
+			if s.cursor >= 0 && s.cursor < len(s.line) && (next == nil || st.goesFirst(s, next)) {
+				next = s
+			}
+		}
+		if next == nil {
+			return
+		}
+		e := next.line[next.cursor]
+		it := item{e: e, index: index}
+		if e.promised != nil {
+			it.entitled, it.own = true, e.promised
+		} else if guaranteed {
+			it.places, it.entitled = st.entitled(e)
+			it.own = sum(it.places)
+		}
+		if it.entitled {
+			for _, a := range it.own {
+				t.rows[a.model].reserved += a.n
+			}
+			next.cursor++
+		} else if next.cursor > 0 {
+			// An elder alike is still looked at.
+			next.cursor = -1
+			continue
+		} else {
+			next.cursor = -1
+		}
+		it.hi, it.lo = st.turn(e)
+		// The tenant's own order holds inside the order of all.
+		if it.hi < last.hi || it.hi == last.hi && it.lo < last.lo {
+			it.hi, it.lo = last.hi, last.lo
+		}
+		it.age = max(e.created, last.age)
+		last = it
+		st.items = append(st.items, it)
+	}
+}
+
+// goesFirst compares the lines of two shapes of a tenant by whose turn it is.
+func (st *State) goesFirst(a, b *shape) bool {
+	x, y := a.line[a.cursor], b.line[b.cursor]
+	return cmp.Or(cmp.Compare(st.rank(b, y), st.rank(a, x)), byAge(x, y)) < 0
+}
+
+// mayBeEntitled is false where a guarantee is used up or there is none.
+func (t *tenant) mayBeEntitled() bool {
+	if !t.limited {
+		return false
+	}
+	for i := range t.rows {
+		if r := &t.rows[i]; r.guaranteed > r.committed() {
+			return true
+		}
+	}
+	return len(t.claims) > 0
+}
+
+// turn of an entry: when it came, plus what its tenant's share counts as.
+func (st *State) turn(e *entry) (int64, int64) {
+	if st.cfg.Mode == LadderWithoutAging {
+		return e.tenant.share, e.created
+	}
+	return satAdd(e.created, mulDiv(int64(st.cfg.Aging), e.tenant.share, scale)), e.created
+}
+
+// choose goes along the turns and returns the first entry that can be opened.
+// With dry it goes to the end, for the verdicts alone.
+func (st *State) choose(dry bool) *item {
+	if st.cfg.Mode.shares() {
+		if it := st.chooseEntitled(dry); it != nil {
+			return it
+		}
+	}
+	stopped := false
+	for _, it := range st.order {
+		if stopped || it.e.shape.pass == st.pass {
+			it.verdict = heldBack
+			continue
+		}
+		y := try{st: st, e: it.e, own: it.own, force: it.fit && !st.cfg.Granted}
+		it.landing, it.verdict = y.land()
+		if it.verdict != fits && it.fit && it.places != nil {
+			it.landing, it.verdict = it.places, fits
+		}
+		if it.verdict == fits {
+			if !dry {
+				return it
+			}
+			continue
+		}
+		it.e.shape.pass = st.pass
+		stopped = st.cfg.Mode == FIFO && it.verdict == noFreeDevices
+		if !it.entitled && st.cfg.Mode.shares() {
+			st.waitFor(it)
+		}
+	}
+	return nil
+}
+
+// chooseEntitled sets aside what the entitled are guaranteed, in order of age,
+// and returns the first that lands there. One that would land outside the
+// guarantee takes its turn among all for that, with its own devices set aside.
+func (st *State) chooseEntitled(dry bool) *item {
+	st.needy = st.needy[:0]
+	for _, it := range st.order {
+		if it.entitled {
+			st.needy = append(st.needy, it)
+		}
+	}
+	slices.SortFunc(st.needy, byEntitlement)
+	for _, it := range st.needy {
+		it.fit = true
+		for _, a := range it.own {
+			m := &st.models[a.model]
+			it.fit = it.fit && m.free()-m.reserved >= a.n
+			m.reserved += a.n
+		}
+		if !it.fit || dry || it.e.shape.pass == st.pass {
+			continue
+		}
+		y := try{st: st, e: it.e, own: it.own, force: !st.cfg.Granted}
+		landing, v := y.land()
+		if v != fits && it.places != nil {
+			landing, v = it.places, fits
+		}
+		if v == fits && it.e.tenant.covered(sum(landing)) {
+			it.landing = landing
+			return it
+		}
+		it.e.shape.pass = st.pass
+	}
+	// Those that are held back here still have their turn among all.
+	for _, it := range st.needy {
+		it.e.shape.pass = 0
+	}
+	return nil
+}
+
+// reserves: the entry has waited so long that devices are set aside for it.
+func (st *State) reserves(e *entry) bool {
+	return st.cfg.Mode == Ladder && st.cfg.ReserveAfter >= 0 && satAdd(e.created, int64(st.cfg.ReserveAfter)) <= st.now
+}
+
+// waitFor settles what an entry waits for, where it may have devices taken
+// back or set aside, and keeps those from entries whose turn is later.
+func (st *State) waitFor(it *item) {
+	keeps := st.reserves(it.e)
+	if !keeps && it.e.shape.preempts != v1alpha1.PreemptsLowerPriority {
+		return
+	}
+	target, limit, ok := st.plan(it.e)
+	if !ok {
+		return
+	}
+	for _, a := range target {
+		it.lack = it.lack.add(a.model, st.lacks(it.e, a.model, a.n))
+	}
+	it.target = target
+	if !keeps {
+		return
+	}
+	for _, a := range target {
+		it.e.tenant.rows[a.model].reserved += a.n
+		if !limit {
+			st.models[a.model].reserved += a.n
+		}
+	}
+}
+
+// carryOut opens the entry's gate.
+func (st *State) carryOut(it *item) Action {
+	e := it.e
+	a := Action{Kind: Open, ID: e.id, Tenant: e.tenant.name, Guaranteed: e.tenant.limited && e.tenant.covered(sum(it.landing))}
+	for _, p := range it.landing {
+		a.Placements = append(a.Placements, Placement{p.request, p.alternative, st.models[p.model].name, p.n})
+	}
+	st.open(e)
+	return a
+}
+
+func instant(ns int64) time.Time { return time.Unix(0, ns).UTC() }
