@@ -127,10 +127,19 @@ func (h *harness) open(ctx context.Context) error {
 	return err
 }
 
+// imagesOf are the images that a cluster with the driver needs.
+func imagesOf(driver Driver) []string {
+	names := []string{"ladder-scheduler", "ladder-controller", driverImage}
+	if driver == NVMLDriver {
+		names = append(names, "ladder-nvml-driver", "ladder-fakenvml")
+	}
+	return names
+}
+
 // build makes the images of this tree.
 func (h *harness) build(ctx context.Context) (*images.Set, error) {
 	h.say("building Ladder's images")
-	return images.Build(ctx, h.engine, h.Progress)
+	return images.Build(ctx, h.engine, h.Progress, imagesOf(h.Driver)...)
 }
 
 // readyWithin is how long a cluster that is there may take to be well again.

@@ -8,9 +8,18 @@ import (
 	"gpuladder.dev/ladder/e2e/images"
 )
 
-func TestTheTestWorkloadHasAnImage(t *testing.T) {
-	if _, err := images.Lookup(driverImage); err != nil {
-		t.Error(err)
+// Each driver has its images, and what no driver needs is not built.
+func TestImagesOfDrivers(t *testing.T) {
+	for driver, want := range map[Driver]int{FakeDriver: 3, NVMLDriver: 5} {
+		names := imagesOf(driver)
+		for _, name := range names {
+			if _, err := images.Lookup(name); err != nil {
+				t.Errorf("%s: %v", driver, err)
+			}
+		}
+		if len(names) != want || !slices.Contains(names, driverImage) {
+			t.Errorf("%s: %v, want %d with the test workload's", driver, names, want)
+		}
 	}
 }
 

@@ -61,14 +61,18 @@ func (s *Set) Reference(name string) string {
 	return ""
 }
 
-// Build makes sure that all images exist as the working tree has them, in the
-// engine and as archives. What is there already is left as it is. Progress is
-// told to the writer, line by line.
-func Build(ctx context.Context, engine Engine, progress io.Writer) (*Set, error) {
+// Build makes sure that the images of these names, without any all, exist as
+// the working tree has them, in the engine and as archives. What is there
+// already is left as it is. Progress is told to the writer, line by line.
+func Build(ctx context.Context, engine Engine, progress io.Writer, names ...string) (*Set, error) {
 	if progress == nil {
 		progress = io.Discard
 	}
-	sources, err := gather(ctx, progress, catalog)
+	wanted, err := chosen(names)
+	if err != nil {
+		return nil, err
+	}
+	sources, err := gather(ctx, progress, wanted)
 	if err != nil {
 		return nil, err
 	}

@@ -89,6 +89,16 @@ func Lookup(name string) (Image, error) {
 	return Image{}, fmt.Errorf("looking for the image %q (known are %v), %w", name, Names(), ErrUnknown)
 }
 
+// chosen are the images of these names, without any all, in the catalog's order.
+func chosen(names []string) ([]Image, error) {
+	for _, name := range names {
+		if _, err := Lookup(name); err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(All(), func(image Image) bool { return len(names) > 0 && !slices.Contains(names, image.Name) }), nil
+}
+
 // source is an image with the files that it is made of.
 type source struct {
 	Image

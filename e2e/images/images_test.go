@@ -217,3 +217,20 @@ func TestLookup(t *testing.T) {
 		t.Error("All gives the catalog itself away")
 	}
 }
+
+func TestChosen(t *testing.T) {
+	all, err := chosen(nil)
+	if err != nil || len(all) != len(catalog) {
+		t.Errorf("without names: %v, %v", all, err)
+	}
+	some, err := chosen([]string{"ladder-driver", "ladder-scheduler"})
+	if err != nil || len(some) != 2 || some[0].Name != "ladder-scheduler" {
+		t.Errorf("chosen: %v, %v", some, err)
+	}
+	if _, err := chosen([]string{"ladder-driver", "nothing"}); !errors.Is(err, ErrUnknown) {
+		t.Errorf("a name that there is not: %v", err)
+	}
+	if len(All()) != len(catalog) {
+		t.Error("choosing has changed the catalog")
+	}
+}

@@ -53,7 +53,7 @@ func newKindTarget(ctx context.Context, suite *upstream.Suite, source nodeimage.
 	if t.node, err = nodeimage.Ensure(ctx, nodeimage.Options{Source: source, Engine: engine, Progress: progress}); err != nil {
 		return nil, nil, err
 	}
-	built, err := images.Build(ctx, engine, progress)
+	built, err := images.Build(ctx, engine, progress, "ladder-scheduler")
 	if err != nil {
 		return nil, nil, err
 	}
