@@ -120,6 +120,7 @@ func (o *output) json() (bool, error) {
 // Execute runs the program that New returns and tells how it ended: its error
 // on stderr, and the exit code.
 func Execute(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
+	subcommand.Version(root, usage)
 	subcommand.Refuse(root, usage)
 	return Report(root.ExecuteContext(ctx), stderr)
 }

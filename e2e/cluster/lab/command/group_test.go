@@ -1,10 +1,13 @@
 package command
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"gpuladder.dev/ladder/policies/buildinfo"
 )
 
 // groups are the words of all commands that have others below them.
@@ -35,6 +38,25 @@ func TestEveryGroupRefusesWhatIsNoCommand(t *testing.T) {
 		}
 		if code, stdout, _ := run(t, "", group...); code != ExitOK || !strings.Contains(stdout, "Available Commands:") {
 			t.Errorf("%s alone: code %d, %q", where, code, stdout)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	want := buildinfo.Read()
+	for _, args := range [][]string{{"version"}, {"--version"}} {
+		if code, stdout, stderr := run(t, "", args...); code != ExitOK || stdout != want.Text("ladder-lab") || stderr != "" {
+			t.Errorf("%v: code %d, %q, %q", args, code, stdout, stderr)
+		}
+	}
+	var got buildinfo.Info
+	code, stdout, _ := run(t, "", "version", "--output", "json")
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != ExitOK || got != want {
+		t.Errorf("as JSON: code %d, %q, %v", code, stdout, err)
+	}
+	for _, args := range [][]string{{"version", "-o", "xml"}, {"version", "now"}} {
+		if code, stdout, stderr := run(t, "", args...); code != ExitUsage || stdout != "" || strings.Count(stderr, "ladder-lab: ") != 1 {
+			t.Errorf("%v: code %d, %q, %q", args, code, stdout, stderr)
 		}
 	}
 }
