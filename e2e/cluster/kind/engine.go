@@ -95,5 +95,5 @@ func elsewhere(dir string, engine *docker.Engine) error {
 	if err != nil || s.on(engine) {
 		return nil // what can't be read is no cluster that could be left behind
 	}
-	return fmt.Errorf("creating cluster %s, %w (%s %s)", s.Name, ErrElsewhere, s.Engine, s.Host)
+	return fmt.Errorf("creating cluster %s, %w (%s %s); ladder-lab kind down --name %s removes it", s.Name, ErrElsewhere, s.Engine, s.Host, s.Name)
 }
