@@ -3,6 +3,7 @@ package app
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/decide"
 	"gpuladder.dev/ladder/scheduler/ladder"
 )
 
@@ -102,6 +104,20 @@ func TestCommandNamesItsFlags(t *testing.T) {
 	for _, flag := range []string{"journal", "journal-keep", "kubeconfig", "config", "secure-port", "bind-address", "leader-elect", "v", "feature-gates"} {
 		assert.NotNil(t, command.Flags().Lookup(flag), flag)
 	}
+}
+
+// --version tells of this program, and starts nothing.
+func TestVersion(t *testing.T) {
+	command := NewCommand()
+	var out strings.Builder
+	command.SetArgs([]string{"--version"})
+	command.SetOut(&out)
+	require.NoError(t, command.ExecuteContext(t.Context()))
+	lines := strings.Split(out.String(), "\n")
+	require.Len(t, lines, 5, out.String()) // the last is empty
+	assert.True(t, strings.HasPrefix(lines[0], "ladder-scheduler "), lines[0])
+	assert.Equal(t, "decision engine "+decide.EngineVersion, lines[1])
+	assert.Regexp(t, `^kube-scheduler (v1\.|\(unknown\))`, lines[2]) // a test knows no modules
 }
 
 func TestJournalRotates(t *testing.T) {

@@ -15,11 +15,12 @@ import (
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/term"
-	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/buildinfo"
+	"gpuladder.dev/ladder/policies/decide"
 )
 
 // flushTimeout bounds how long outcomes are written after the signal to end.
@@ -29,6 +30,7 @@ const flushTimeout = 5 * time.Second
 func NewCommand() *cobra.Command {
 	opts := options.NewOptions()
 	var own Options
+	var version bool
 	command := &cobra.Command{
 		Use:   v1alpha1.SchedulerName,
 		Short: "Place Pods on accelerators by policy, in strict order and reproducibly",
@@ -43,9 +45,14 @@ configuration.`,
 			return opts.ComponentGlobalsRegistry.Set()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				_, err := fmt.Fprint(cmd.OutOrStdout(), versionText())
+				return err
+			}
 			return run(cmd, opts, own)
 		},
 	}
+	opts.Flags.FlagSet("global").BoolVar(&version, "version", false, "Print the versions of the program, of its decision engine and of Kubernetes, and end.")
 	addFlags(command, opts, &own)
 	return command
 }
@@ -55,7 +62,6 @@ func addFlags(command *cobra.Command, opts *options.Options, own *Options) {
 	sets.FlagSet("ladder").StringVar(&own.Journal, "journal", "", "File to append input events and decisions to, as JSON lines; empty for none.")
 	sets.FlagSet("ladder").IntVar(&own.JournalKeep, "journal-keep", DefaultJournalKeep,
 		"How many earlier files of the journal, of 256 MiB each, are kept; negative for all.")
-	verflag.AddFlags(sets.FlagSet("global"))
 	globalflag.AddGlobalFlags(sets.FlagSet("global"), command.Name(), logs.SkipLoggingConfigurationFlags())
 	for _, set := range sets.FlagSets {
 		command.Flags().AddFlagSet(set)
@@ -64,9 +70,16 @@ func addFlags(command *cobra.Command, opts *options.Options, own *Options) {
 	cliflag.SetUsageAndHelpFunc(command, *sets, width)
 }
 
+// versionText is what --version prints. kube-scheduler's own flag of that name
+// would know neither this program's version nor, built from a module,
+// Kubernetes'.
+func versionText() string {
+	return buildinfo.Read().Text(v1alpha1.SchedulerName,
+		"decision engine "+decide.EngineVersion, "kube-scheduler "+buildinfo.Module("k8s.io/kubernetes"))
+}
+
 // run runs the scheduler until the process is told to end.
 func run(command *cobra.Command, opts *options.Options, own Options) error {
-	verflag.PrintAndExitIfRequested()
 	gates := opts.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
 	if err := logsapi.ValidateAndApply(opts.Logs, gates); err != nil {
 		return fmt.Errorf("setting up logs, %w", err)
