@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -30,10 +31,10 @@ const releaseAgain = 10 * time.Second
 // recheckAllocated returns a BindError if a device that is allocated to the Pod
 // already is gone or has a taint that the claim does not tolerate.
 func (p *Plugin) recheckAllocated(claims []podClaim) error {
-	wanted := map[view.PoolKey]bool{}
+	wanted := sets.New[view.PoolKey]()
 	for _, pc := range claims {
 		for _, r := range results(pc.claim) {
-			wanted[view.PoolKey{Driver: r.Driver, Pool: r.Pool}] = true
+			wanted.Insert(view.PoolKey{Driver: r.Driver, Pool: r.Pool})
 		}
 	}
 	if len(wanted) == 0 {
@@ -74,7 +75,8 @@ func (p *Plugin) lost(pod *corev1.Pod, err error) *fwk.Status {
 		return fwk.AsStatus(err)
 	}
 	metrics.BindFailures.WithLabelValues(string(failure.Class)).Inc()
-	p.core.publisher.Publish(outcome.OfFailure(pod, failure.Class, failure.Err.Error()), p.handle.EventRecorder())
+	o := outcome.OfFailure(pod, failure.Class, failure.Err.Error()).With(p.core.waiting.failureText(pod.UID))
+	p.core.publisher.Publish(o, p.handle.EventRecorder())
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, failure.Error())
 }
 

@@ -2,9 +2,7 @@ package ladder
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 
@@ -37,7 +35,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 		Target: corev1.ObjectReference{Kind: "Node", Name: nodeName},
 	}
 	if err := p.bind(ctx, binding); err != nil {
-		return p.bindFailed(s, classify(fmt.Errorf("binding to node %s, %w", nodeName, err)))
+		return p.failed(s, s.reserved.decision, classify(fmt.Errorf("binding to node %s, %w", nodeName, err)))
 	}
 	return nil
 }
@@ -60,6 +58,7 @@ func (p *Plugin) PostBind(_ context.Context, state fwk.CycleState, _ *corev1.Pod
 	if s == nil || s.reserved == nil {
 		return
 	}
+	p.core.waiting.forget(s.pod.UID)
 	d := s.reserved.decision
 	metrics.Requests.WithLabelValues(string(d.Outcome), d.Policy, d.Tier, models(d)).Inc()
 	if d.TierIndex != nil && *d.TierIndex > 0 && len(d.Tiers) > 0 {
@@ -96,10 +95,4 @@ func models(d *decide.Decision) string {
 		}
 	}
 	return strings.Join(result, ",")
-}
-
-// unreachable says whether no answer came from the API server.
-func unreachable(err error) bool {
-	var network net.Error
-	return errors.As(err, &network)
 }

@@ -51,6 +51,8 @@ type Objects interface {
 	Policy(name string) *v1alpha1.AcceleratorPolicy
 	Revision(policy string, revision int64) *v1alpha1.PolicyRevision
 	Quota(namespace string) *v1alpha1.TenantQuota
+	// Ping asks the API server for anything.
+	Ping(ctx context.Context) error
 }
 
 // Core is what the profiles of one scheduler share: the engine, because there
@@ -69,6 +71,7 @@ type Core struct {
 	startErr  error
 	objects   Objects
 	waiting   *waiting
+	holders   holders
 	publisher *outcome.Publisher
 }
 
@@ -125,6 +128,9 @@ func (c *Core) run(ctx context.Context, h fwk.Handle) error {
 	c.objects = watcher
 	c.publisher = outcome.NewPublisher(h.ClientSet(), objects.NewRecords(client), c.clock, logger)
 	c.waiting = newWaiting(c.clock, h.SharedInformerFactory().Core().V1().Pods().Lister())
+	if c.holders, err = newHolders(h.SharedInformerFactory().Resource().V1().ResourceClaims().Informer()); err != nil {
+		return err
+	}
 	if err := c.watchCore(h); err != nil {
 		return err
 	}
@@ -133,6 +139,7 @@ func (c *Core) run(ctx context.Context, h fwk.Handle) error {
 	}
 	go c.publisher.Run(ctx)
 	go wait.UntilWithContext(ctx, func(context.Context) { c.maintain() }, maintenance)
+	go wait.UntilWithContext(ctx, c.askAPI, askInterval)
 	return nil
 }
 
@@ -208,7 +215,7 @@ func everyPod(*corev1.Pod) bool { return true }
 // gone drops what is remembered of a Pod that was deleted.
 func (c *Core) gone(pod *corev1.Pod) {
 	c.mirror.Note(pod, true)
-	c.waiting.drop(pod.UID)
+	c.waiting.forget(pod.UID)
 	c.publisher.Forget(pod.UID)
 }
 

@@ -52,7 +52,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	if s := searchOf(state); s != nil {
 		switch released, err := p.release(ctx, s); {
 		case err != nil:
-			p.core.waiting.park(pod, p.handle, p.core.clock.Now().Add(releaseAgain))
+			p.core.waiting.park(pod, p.handle, p.core.clock.Now().Add(releaseAgain), nil, s.seen)
 			return nil, fwk.AsStatus(err)
 		case released:
 			return nil, fwk.NewStatus(fwk.Unschedulable, "devices that were allocated before were given back")

@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"maps"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
-	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
@@ -77,29 +75,6 @@ func (c *Core) Factory() frameworkruntime.PluginFactory {
 
 // Name implements fwk.Plugin.
 func (*Plugin) Name() string { return Name }
-
-// EventsToRegister implements fwk.EnqueueExtensions: what wakes the embedded
-// plugin's Pods, and Pods leaving a node before they were bound, since that
-// frees devices that no written claim ever showed.
-func (p *Plugin) EventsToRegister(ctx context.Context) ([]fwk.ClusterEventWithHint, error) {
-	events, err := p.DynamicResources.EventsToRegister(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return append(events, fwk.ClusterEventWithHint{
-		Event:          fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete},
-		QueueingHintFn: afterPodLeft,
-	}), nil
-}
-
-// afterPodLeft wakes Pods when one that held claims is gone.
-func afterPodLeft(_ klog.Logger, _ *corev1.Pod, old, _ any) (fwk.QueueingHint, error) {
-	left, ok := old.(*corev1.Pod)
-	if ok && len(left.Spec.ResourceClaims) == 0 {
-		return fwk.QueueSkip, nil
-	}
-	return fwk.Queue, nil
-}
 
 // CheckGates refuses feature gates with which upstream's allocator visits pools
 // in no fixed order.

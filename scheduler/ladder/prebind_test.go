@@ -1,18 +1,13 @@
 package ladder
 
 import (
-	"errors"
-	"fmt"
-	"net/url"
-	"syscall"
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
@@ -62,7 +57,8 @@ func TestRecheckDevice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, err := findDevice(decided, poolKey, "gpu-0")
 			require.NoError(t, err)
-			err = recheckDevice(d, test.now, tolerations)
+			d.tolerations = tolerations
+			err = recheckDevice(d, test.now)
 			if test.want == "" {
 				assert.NoError(t, err)
 				return
@@ -79,6 +75,7 @@ type objectsStub struct {
 	policies  map[string]*v1alpha1.AcceleratorPolicy
 	revisions map[string]*v1alpha1.PolicyRevision
 	quota     *v1alpha1.TenantQuota
+	down      error
 }
 
 func (o *objectsStub) Ready() bool { return true }
@@ -89,6 +86,7 @@ func (o *objectsStub) Policy(name string) *v1alpha1.AcceleratorPolicy {
 func (o *objectsStub) Revision(policy string, revision int64) *v1alpha1.PolicyRevision {
 	return o.revisions[v1alpha1.RevisionName(policy, revision)]
 }
+func (o *objectsStub) Ping(context.Context) error         { return o.down }
 func (o *objectsStub) Quota(string) *v1alpha1.TenantQuota { return o.quota }
 
 func TestRecheckRevision(t *testing.T) {
@@ -100,12 +98,12 @@ func TestRecheckRevision(t *testing.T) {
 		revision int64
 		fails    bool
 	}{
-		"there":                       {objectsStub{policies, map[string]*v1alpha1.PolicyRevision{"p-2": usable}, nil}, 2, false},
-		"withdrawn":                   {objectsStub{policies, map[string]*v1alpha1.PolicyRevision{"p-2": withdrawn}, nil}, 2, true},
-		"revision gone":               {objectsStub{policies, nil, nil}, 2, true},
-		"a policy without revisions":  {objectsStub{policies, nil, nil}, 1, false},
+		"there":                       {objectsStub{policies, map[string]*v1alpha1.PolicyRevision{"p-2": usable}, nil, nil}, 2, false},
+		"withdrawn":                   {objectsStub{policies, map[string]*v1alpha1.PolicyRevision{"p-2": withdrawn}, nil, nil}, 2, true},
+		"revision gone":               {objectsStub{policies, nil, nil, nil}, 2, true},
+		"a policy without revisions":  {objectsStub{policies, nil, nil, nil}, 1, false},
 		"everything gone":             {objectsStub{}, 1, true},
-		"policy gone, revision there": {objectsStub{nil, map[string]*v1alpha1.PolicyRevision{"p-2": usable}, nil}, 2, false},
+		"policy gone, revision there": {objectsStub{nil, map[string]*v1alpha1.PolicyRevision{"p-2": usable}, nil, nil}, 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &Plugin{core: &Core{objects: &test.objects}}
@@ -128,25 +126,4 @@ func TestQuotaVersion(t *testing.T) {
 	raised.Generation = 2
 	assert.NotEqual(t, versionOf(q), versionOf(raised))
 	assert.NotEqual(t, versionOf(q), versionOf(nil))
-}
-
-func TestClassify(t *testing.T) {
-	claims := schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}
-	for name, test := range map[string]struct {
-		err  error
-		want v1alpha1.FailureClass
-	}{
-		"written by another": {errors.New("claim ns/c got allocated elsewhere in the meantime"), v1alpha1.FailureBindConflict},
-		"conflict":           {apierrors.NewConflict(claims, "c", errors.New("changed")), v1alpha1.FailureBindConflict},
-		"gone":               {fmt.Errorf("get updated claim, %w", apierrors.NewNotFound(claims, "c")), v1alpha1.FailureClaimGone},
-		"busy":               {apierrors.NewTooManyRequests("busy", 1), v1alpha1.FailureAPIUnavailable},
-		"down":               {&url.Error{Op: "Put", URL: "https://x", Err: syscall.ECONNREFUSED}, v1alpha1.FailureAPIUnavailable},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var failure *BindError
-			require.ErrorAs(t, classify(test.err), &failure)
-			assert.Equal(t, test.want, failure.Class)
-			assert.ErrorIs(t, failure, test.err)
-		})
-	}
 }

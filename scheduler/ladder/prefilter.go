@@ -33,22 +33,23 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	claims, toDecide := p.claimsToDecide(pod)
 	if !toDecide {
 		if len(pod.Spec.ResourceClaims) == 0 && pod.Labels[v1alpha1.LabelPolicy] != "" && pod.Spec.NodeName == "" {
-			return nil, p.park(pod, outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid,
-				fmt.Sprintf("the Pod names policy %q but has no claim; admission adds it when the Pod is created", pod.Labels[v1alpha1.LabelPolicy])), time.Time{})
+			o := outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid,
+				fmt.Sprintf("the Pod names policy %q but has no claim; admission adds it when the Pod is created", pod.Labels[v1alpha1.LabelPolicy]))
+			return nil, p.park(pod, o, noTime, holdOf(v1alpha1.FailurePolicyInvalid), p.core.waiting.version())
 		}
 		return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
 	}
 	if !p.core.objects.Ready() {
-		p.core.waiting.park(pod, p.handle, time.Time{})
+		p.core.waiting.park(pod, p.handle, noTime, nil, p.core.waiting.version())
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "policies and quotas have not been read yet")
 	}
 	s := begin(state, pod, p.core.clock.Now())
-	s.claims = claims
+	s.claims, s.seen = claims, p.core.waiting.version()
 	if err := p.recheckAllocated(claims); err != nil {
 		return nil, p.lost(pod, err)
 	}
 	if err := p.nextPart(s, nodes); err != nil {
-		return nil, p.undecided(pod, err)
+		return nil, p.undecided(s, err)
 	}
 	if len(s.faulty) > 0 {
 		if _, status := p.DynamicResources.PreFilter(ctx, state, pod, nodes); !status.IsSuccess() {
@@ -197,10 +198,10 @@ func narrowed(claims []podClaim, devices []v1alpha1.DecidedDevice) map[types.Nam
 func (p *Plugin) nothingLeft(ctx context.Context, state fwk.CycleState, s *search, nodes []fwk.NodeInfo) *fwk.Status {
 	d, err := p.core.decide(s.query())
 	if err != nil {
-		return p.undecided(s.pod, err)
+		return p.undecided(s, err)
 	}
 	metrics.Requests.WithLabelValues(string(d.Outcome), d.Policy, "", "").Inc()
-	status := p.park(s.pod, outcome.OfDecision(s.pod, d), p.nextTier(s, d))
+	status := p.park(s.pod, outcome.OfDecision(s.pod, d), p.nextTier(s, d), holdOf(d.Class), s.seen)
 	p.offerPreemption(ctx, state, s, nodes)
 	return status
 }
@@ -231,18 +232,22 @@ func (p *Plugin) offerPreemption(ctx context.Context, state fwk.CycleState, s *s
 
 // undecided maps an error of the engine: what is wrong with the Pod's policy or
 // claims parks it, everything else is tried again.
-func (p *Plugin) undecided(pod *corev1.Pod, err error) *fwk.Status {
+func (p *Plugin) undecided(s *search, err error) *fwk.Status {
 	if errors.Is(err, decide.ErrNotFound) || errors.Is(err, decide.ErrInvalid) {
-		return p.park(pod, outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid, err.Error()), time.Time{})
+		o := outcome.OfFailure(s.pod, v1alpha1.FailurePolicyInvalid, err.Error())
+		return p.park(s.pod, o, noTime, holdOf(v1alpha1.FailurePolicyInvalid), s.seen)
 	}
 	return fwk.AsStatus(fmt.Errorf("deciding, %w", err))
 }
 
-// park tells why the Pod waits and returns the status that parks it. With a
-// time that is not zero it is woken then.
-func (p *Plugin) park(pod *corev1.Pod, o outcome.Outcome, until time.Time) *fwk.Status {
-	p.core.publisher.Publish(o, p.handle.EventRecorder())
-	p.core.waiting.park(pod, p.handle, until)
+// noTime: a Pod that is parked with it is woken by changes alone.
+var noTime time.Time
+
+// park tells why the Pod waits and returns the status that parks it, with the
+// arguments of [waiting.park].
+func (p *Plugin) park(pod *corev1.Pod, o outcome.Outcome, until time.Time, h *hold, seen uint64) *fwk.Status {
+	p.core.publisher.Publish(o.With(p.core.waiting.failureText(pod.UID)), p.handle.EventRecorder())
+	p.core.waiting.park(pod, p.handle, until, h, seen)
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, o.Message)
 }
 
@@ -263,14 +268,8 @@ func (p *Plugin) nextTier(s *search, d *decide.Decision) time.Time {
 
 // tiers returns the tiers that a decision was made with.
 func (p *Plugin) tiers(d *decide.Decision) []v1alpha1.Tier {
-	if d.Policy == "" {
-		return nil
-	}
-	if r := p.core.objects.Revision(d.Policy, d.PolicyRevision); r != nil {
-		return r.Spec.PolicySpec.Tiers
-	}
-	if policy := p.core.objects.Policy(d.Policy); policy != nil {
-		return policy.Spec.Tiers
+	if spec := p.specOf(d); spec != nil {
+		return spec.Tiers
 	}
 	return nil
 }

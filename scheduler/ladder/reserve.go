@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -34,14 +35,15 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 		return p.mismatch(ctx, pod, "node", err)
 	}
 	if status := p.DynamicResources.Reserve(ctx, state, pod, nodeName); !status.IsSuccess() {
-		return status
+		return p.failed(s, d, &BindError{v1alpha1.FailureBindConflict, status.AsError()})
 	}
 	if err := p.compare(s, d); err != nil {
-		return p.mismatch(ctx, pod, "devices", err)
+		p.mismatch(ctx, pod, "devices", err)
+		return p.failed(s, d, &BindError{v1alpha1.FailureBindConflict, err})
 	}
 	reserved, err := p.reserve(s, d, nodeName)
 	if err != nil {
-		return fwk.AsStatus(err)
+		return p.failed(s, d, err)
 	}
 	s.reserved = reserved
 	p.core.waiting.drop(pod.UID)
@@ -151,14 +153,16 @@ func (p *Plugin) reserve(s *search, d *decide.Decision, nodeName string) (*reser
 	if err != nil {
 		return nil, fmt.Errorf("reserving on node %s, %w", nodeName, err)
 	}
-	r := &reservation{decision: d, quota: versionOf(p.core.objects.Quota(s.pod.Namespace))}
-	r.node.Name, r.node.UID = nodeName, info.Node().UID
+	r := &reservation{decision: d, quota: versionOf(p.core.objects.Quota(s.pod.Namespace)), node: info.Node()}
+	allocated := p.allocatedTo(s)
 	for _, decided := range d.Devices {
 		key := view.PoolKey{Driver: decided.Driver, Pool: decided.Pool}
 		found, err := findDevice(p.core.mirror.Pool(key), key, decided.Device)
 		if err != nil {
-			return nil, err
+			return nil, &BindError{v1alpha1.FailureStaleSlice, err}
 		}
+		result := allocated[found.key()]
+		found.tolerations, found.shared = result.Tolerations, forSeveral(result)
 		r.devices = append(r.devices, found)
 	}
 	p.core.mu.Lock()
@@ -167,6 +171,24 @@ func (p *Plugin) reserve(s *search, d *decide.Decision, nodeName string) (*reser
 		return nil, fmt.Errorf("charging the decision, %w", err)
 	}
 	return r, nil
+}
+
+// allocatedTo returns the results of the Pod's claims by device.
+func (p *Plugin) allocatedTo(s *search) map[string]resourceapi.DeviceRequestAllocationResult {
+	byDevice := map[string]resourceapi.DeviceRequestAllocationResult{}
+	for _, pc := range s.claims {
+		allocation := pc.claim.Status.Allocation
+		if allocation == nil {
+			allocation = p.dra.ResourceClaims().GetPendingAllocation(pc.claim.UID)
+		}
+		if allocation == nil {
+			continue
+		}
+		for _, r := range allocation.Devices.Results {
+			byDevice[r.Driver+"/"+r.Pool+"/"+r.Device] = r
+		}
+	}
+	return byDevice
 }
 
 // mismatch counts and logs a disagreement and refuses the attempt.

@@ -39,6 +39,8 @@ type search struct {
 	claims  []podClaim
 	now     time.Time
 	attempt int32
+	// seen is the version of policies, quotas and namespaces at the beginning.
+	seen uint64
 
 	// refused are the nodes that other plugins refused so far, with the words.
 	refused map[string]string
@@ -78,8 +80,16 @@ type podClaim struct {
 type reservation struct {
 	decision *decide.Decision
 	devices  []reservedDevice
-	node     corev1.Node
+	node     *corev1.Node
 	quota    quotaVersion
+}
+
+// devices are what was reserved.
+func (s *search) devices() []reservedDevice {
+	if s.reserved == nil {
+		return nil
+	}
+	return s.reserved.devices
 }
 
 // Clone implements fwk.StateData. All copies are the same search.

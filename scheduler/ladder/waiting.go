@@ -7,55 +7,169 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/scheduler/outcome"
+	"gpuladder.dev/ladder/scheduler/retry"
 )
 
-// waiting holds the Pods that Ladder parked and wakes them: when the time of a
-// later tier comes, or when a policy, revision, quota or namespace changes.
-// Other events reach parked Pods through the scheduling queue's own hints.
+// waiting is the Pods that Ladder parked, what may wake each of them, and what
+// is remembered of their failures.
 //
-// Nothing here needs to survive a restart: the queue then tries every Pod that
-// is not bound, and a Pod that must still wait is parked again.
+// A Pod without a hold lacks something that others have now; whatever concerns
+// it wakes it. A held one is kept out of the scheduling queue by PreEnqueue:
+// until its backoff is over, or until something happens that can change the
+// answer. Either way it is Ladder that puts it back, past kube-scheduler's own
+// backoff: see wake.go.
+//
+// Failures survive a restart because the Pod's condition says them; who waits
+// for what need not, since the queue of a new process tries every Pod that is
+// not bound.
 type waiting struct {
 	clock clock.WithDelayedExecution
 	pods  corelisters.PodLister
 
 	mu     sync.Mutex
 	parked map[types.UID]*parkedPod
+	// failures has an entry for each Pod whose condition was read, too.
+	failures map[types.UID]retry.State
+	// changes counts the changes of policies, revisions, quotas and namespaces.
+	changes uint64
+	sweep   sweep
 }
 
 type parkedPod struct {
 	pod       *corev1.Pod
 	activator fwk.PodActivator
 	timer     clock.Timer
+	hold      *hold
 }
+
+// lateTimer is how much later than the end of a backoff a Pod is woken that
+// never came to PreEnqueue, which sets the exact timer.
+const lateTimer = 2 * time.Second
 
 func newWaiting(c clock.WithDelayedExecution, pods corelisters.PodLister) *waiting {
-	return &waiting{clock: c, pods: pods, parked: map[types.UID]*parkedPod{}}
+	return &waiting{clock: c, pods: pods, parked: map[types.UID]*parkedPod{}, failures: map[types.UID]retry.State{}, sweep: newSweep()}
 }
 
-// park notes that the Pod waits. With a time that is not zero it is woken then.
-func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.Time) {
+// version counts the changes that [waiting.wake] told of. Whoever parks a Pod
+// says the version that the decision began with, so that a change in between is
+// not missed.
+func (w *waiting) version() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changes
+}
+
+// park notes that the Pod waits, held if h is not nil. With a time that is not
+// zero it is woken then.
+func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.Time, h *hold, seen uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stop(pod.UID)
-	p := &parkedPod{pod: pod, activator: activator}
+	p := &parkedPod{pod: pod, activator: activator, hold: h}
 	w.parked[pod.UID] = p
+	if h != nil && !h.until.IsZero() {
+		until = h.until.Add(lateTimer)
+	}
 	if !until.IsZero() {
-		uid := pod.UID
-		p.timer = w.clock.AfterFunc(until.Sub(w.clock.Now()), func() {
-			w.wake(func(pod *corev1.Pod) bool { return pod.UID == uid })
-		})
+		w.wakeAt(p, until)
+	}
+	// A Pod that was deleted meanwhile is not told of again.
+	if _, err := w.pods.Pods(pod.Namespace).Get(pod.Name); err != nil {
+		w.stop(pod.UID)
+		delete(w.failures, pod.UID)
+		return
+	}
+	w.fruitless(pod.UID)
+	if w.changes != seen && p.minds(causeObjects) {
+		w.due(pod.UID)
 	}
 }
 
-// drop forgets a Pod that no longer waits.
+// held says why the Pod must not be tried yet, or "". PreEnqueue asks, with the
+// queue locked: a change that is told later finds the Pod in the queue.
+func (w *waiting) held(pod *corev1.Pod, activator fwk.PodActivator) string {
+	w.mu.Lock()
+	w.restore(pod, activator)
+	p := w.parked[pod.UID]
+	if p == nil || p.hold == nil {
+		w.mu.Unlock()
+		return ""
+	}
+	defer w.mu.Unlock()
+	h := p.hold
+	if h.armed {
+		return h.why
+	}
+	h.armed = true
+	if !h.until.IsZero() {
+		w.wakeAt(p, h.until)
+		return h.why
+	}
+	if h.unchanged == nil {
+		return h.why
+	}
+	w.mu.Unlock()
+	unchanged := h.unchanged()
+	w.mu.Lock()
+	if !unchanged && w.parked[pod.UID] == p && p.hold == h {
+		w.due(pod.UID)
+	}
+	return h.why
+}
+
+// restore takes over what an earlier process wrote of the Pod's failures. The
+// caller holds the lock. A Pod that it had given up on is tried once more:
+// what happened in between is not known.
+func (w *waiting) restore(pod *corev1.Pod, activator fwk.PodActivator) {
+	if _, known := w.failures[pod.UID]; known {
+		return
+	}
+	state, ok := retry.Parse(outcome.MessageOf(pod))
+	if !ok {
+		return
+	}
+	w.failures[pod.UID] = state
+	if state.Next.After(w.clock.Now()) && w.parked[pod.UID] == nil {
+		w.parked[pod.UID] = &parkedPod{pod: pod, activator: activator, hold: backoff(state)}
+	}
+}
+
+// failed counts a failure of a retryable class.
+func (w *waiting) failed(uid types.UID, limits retry.Limits, key string) retry.State {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	state := w.failures[uid].Failed(limits, key, w.clock.Now())
+	w.failures[uid] = state
+	return state
+}
+
+// failureText says, for the end of a message, what is remembered of a Pod's
+// failures.
+func (w *waiting) failureText(uid types.UID) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.failures[uid].Text(w.clock.Now())
+}
+
+// drop says that the Pod no longer waits. Its failures are still remembered.
 func (w *waiting) drop(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stop(uid)
+}
+
+// forget drops everything about a Pod that is bound or gone.
+func (w *waiting) forget(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stop(uid)
+	delete(w.failures, uid)
+	w.sweep.forget(uid)
 }
 
 func (w *waiting) stop(uid types.UID) {
@@ -65,21 +179,45 @@ func (w *waiting) stop(uid types.UID) {
 	delete(w.parked, uid)
 }
 
-// wake has the queue try the parked Pods that match.
-func (w *waiting) wake(match func(*corev1.Pod) bool) {
+// wakeAt sets the Pod's timer. The caller holds the lock.
+func (w *waiting) wakeAt(p *parkedPod, at time.Time) {
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	// The callback has a goroutine of its own with a real clock. With a fake
+	// one it must not run while the clock is locked.
+	p.timer = w.clock.AfterFunc(max(0, at.Sub(w.clock.Now())), func() { go w.timeUp(p) })
+}
+
+// timeUp wakes a Pod whose time has come, whatever else is to be woken.
+func (w *waiting) timeUp(p *parkedPod) {
 	w.mu.Lock()
-	var woken []*parkedPod
-	for _, p := range w.parked {
-		if match(p.pod) {
-			woken = append(woken, p)
-		}
+	if w.parked[p.pod.UID] != p {
+		w.mu.Unlock()
+		return
 	}
+	w.release(p)
 	w.mu.Unlock()
-	for _, p := range woken {
-		current, err := w.pods.Pods(p.pod.Namespace).Get(p.pod.Name)
-		if err != nil || current.UID != p.pod.UID || current.Spec.NodeName != "" {
-			continue
-		}
-		p.activator.Activate(klog.Background(), map[string]*corev1.Pod{klog.KObj(current).String(): current})
+	w.activate([]*parkedPod{p})
+}
+
+// release ends a Pod's hold. Where the hold was for good, what happened gives
+// the Pod all of its attempts again. The caller holds the lock.
+func (w *waiting) release(p *parkedPod) {
+	if p.hold != nil && p.hold.gaveUp {
+		w.failures[p.pod.UID] = retry.State{}
 	}
+	p.hold = nil
+}
+
+// waitsForAPI says whether a Pod waits for nothing but the API server.
+func (w *waiting) waitsForAPI() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.parked {
+		if p.hold != nil && p.hold.class == v1alpha1.FailureAPIUnavailable && p.hold.until.IsZero() {
+			return true
+		}
+	}
+	return false
 }

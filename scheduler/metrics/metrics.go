@@ -55,6 +55,14 @@ var (
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"class"})
 
+	// GaveUp counts Pods that are not tried again until a change can help.
+	GaveUp = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem:      subsystem,
+		Name:           "retries_given_up_total",
+		Help:           "Pods whose retries ended, by what their policy's retry ran out of: attempts, deadline.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"limit"})
+
 	// Mismatches counts decisions that were refused because the in-tree plugin
 	// or the second look at the engine said something else. It must stay zero.
 	Mismatches = metrics.NewCounterVec(&metrics.CounterOpts{
@@ -78,6 +86,6 @@ var (
 // Register adds every metric to the registry that /metrics serves.
 func Register() {
 	register.Do(func() {
-		legacyregistry.MustRegister(Requests, Fallbacks, DecisionSeconds, SearchRounds, BindFailures, Mismatches, OutcomesDropped)
+		legacyregistry.MustRegister(Requests, Fallbacks, DecisionSeconds, SearchRounds, BindFailures, GaveUp, Mismatches, OutcomesDropped)
 	})
 }

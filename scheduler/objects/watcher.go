@@ -90,8 +90,12 @@ func (w *Watcher) Start(ctx context.Context) error {
 			return fmt.Errorf("watching %s, %w", k.resource, err)
 		}
 		if _, err := k.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { w.tell(obj, false) },
-			UpdateFunc: func(_, obj any) { w.tell(obj, false) },
+			AddFunc: func(obj any) { w.tell(obj, false) },
+			UpdateFunc: func(old, obj any) {
+				if matters(old, obj) {
+					w.tell(obj, false)
+				}
+			},
 			DeleteFunc: func(obj any) { w.tell(obj, true) },
 		}); err != nil {
 			return fmt.Errorf("watching %s, %w", k.resource, err)
@@ -168,6 +172,35 @@ func (w *Watcher) Quota(namespace string) *v1alpha1.TenantQuota {
 		}
 	}
 	return found
+}
+
+// Ping asks the API server for anything and returns its error.
+func (w *Watcher) Ping(ctx context.Context) error {
+	err := w.client.Get().Resource(w.policies.resource).Param("limit", "1").Do(ctx).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("asking the API server, %w", err)
+	}
+	return nil
+}
+
+// matters says whether a change touches more than metadata and status, which
+// controllers write all the time. Of a status only a policy's active revision
+// counts.
+func matters(old, current any) bool {
+	before, err := meta.Accessor(old)
+	if err != nil {
+		return true
+	}
+	after, err := meta.Accessor(current)
+	if err != nil || before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() {
+		return true
+	}
+	a, ok := old.(*v1alpha1.AcceleratorPolicy)
+	if !ok {
+		return false
+	}
+	b, ok := current.(*v1alpha1.AcceleratorPolicy)
+	return !ok || a.Status.ActiveRevision != b.Status.ActiveRevision
 }
 
 func (w *Watcher) tell(obj any, deleted bool) {

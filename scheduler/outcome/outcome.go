@@ -22,6 +22,8 @@ const (
 	ReasonAllocated     = "Allocated"
 	ReasonPending       = "Pending"
 	ReasonUnsatisfiable = "Unsatisfiable"
+	// ReasonGaveUp: the attempts or the time of the policy's retry are used up.
+	ReasonGaveUp = "GaveUp"
 )
 
 // maxMessage is the longest message of a record and note of an Event, in bytes.
@@ -38,6 +40,24 @@ type Outcome struct {
 	Message string
 	// key tells outcomes apart; retries with the same outcome share it.
 	key string
+	// failures is what the message says of earlier attempts.
+	failures string
+}
+
+// With returns the outcome with what is to be said of the Pod's failed attempts
+// at the end of its message. Where only that changes, the condition is written
+// again, and nothing else is told.
+func (o Outcome) With(failures string) Outcome {
+	o.Message, o.failures = clipTo(o.Message, maxMessage-len(failures))+failures, failures
+	return o
+}
+
+// MessageOf returns what the Pod's condition says, or "".
+func MessageOf(pod *corev1.Pod) string {
+	if c := conditionOf(pod); c != nil {
+		return c.Message
+	}
+	return ""
 }
 
 // OfDecision returns the outcome that a decision stands for.
@@ -65,6 +85,14 @@ func OfFailure(pod *corev1.Pod, class v1alpha1.FailureClass, message string) Out
 		Message: clip(string(class) + ": " + message),
 		key:     digest("failure", string(class)),
 	}
+}
+
+// OfGivingUp returns the outcome of a failure that is not tried again, because
+// the attempts or the time for it are used up.
+func OfGivingUp(pod *corev1.Pod, class v1alpha1.FailureClass, message string) Outcome {
+	o := OfFailure(pod, class, message)
+	o.Reason, o.key = ReasonGaveUp, digest("gave up", string(class))
+	return o
 }
 
 // Summary says a decision in one line: what was chosen, or what stood in the
@@ -166,10 +194,12 @@ func digest(parts ...string) string {
 }
 
 // clip shortens a message to what API and Events take.
-func clip(message string) string {
+func clip(message string) string { return clipTo(message, maxMessage) }
+
+func clipTo(message string, longest int) string {
 	const more = " ..."
-	if len(message) <= maxMessage {
+	if len(message) <= longest {
 		return message
 	}
-	return strings.ToValidUTF8(message[:maxMessage-len(more)], "") + more
+	return strings.ToValidUTF8(message[:longest-len(more)], "") + more
 }

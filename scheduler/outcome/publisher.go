@@ -52,8 +52,11 @@ type Publisher struct {
 	// told counts how often an outcome of a Pod has been told; last is the
 	// newest one.
 	told map[types.UID]map[string]int
-	last map[types.UID]string
+	last map[types.UID]saying
 }
+
+// saying is an outcome with what was said of failed attempts.
+type saying struct{ key, failures string }
 
 // task is one write; only the newest of a name is kept.
 type task struct {
@@ -72,7 +75,7 @@ func NewPublisher(client kubernetes.Interface, recorder Recorder, c clock.Passiv
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstDelay, longestWait)),
 		tasks: map[string]task{},
 		told:  map[types.UID]map[string]int{},
-		last:  map[types.UID]string{},
+		last:  map[types.UID]saying{},
 	}
 }
 
@@ -97,19 +100,23 @@ func (p *Publisher) Run(ctx context.Context) {
 func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 	p.mu.Lock()
 	last, changed := p.last[o.Pod.UID]
-	if last == o.key {
+	this := saying{o.key, o.failures}
+	if last == this {
 		p.mu.Unlock()
 		return
 	}
-	p.last[o.Pod.UID] = o.key
+	p.last[o.Pod.UID] = this
 	if p.told[o.Pod.UID] == nil {
 		p.told[o.Pod.UID] = map[string]int{}
 	}
 	before := p.told[o.Pod.UID][o.key]
-	p.told[o.Pod.UID][o.key]++
+	again := last.key == o.key
+	if !again {
+		p.told[o.Pod.UID][o.key]++
+	}
 	p.mu.Unlock()
 
-	if o.Decision != nil {
+	if o.Decision != nil && !again {
 		record := recordOf(o, before)
 		p.add("record/"+record.Namespace+"/"+record.Name, func(ctx context.Context) error {
 			return p.recorder.Create(ctx, record)

@@ -75,6 +75,14 @@ const (
 	DeadlinePassed GaveUp = "the deadline has passed"
 )
 
+// Reason is the label of it in metrics.
+func (g GaveUp) Reason() string {
+	if g == DeadlinePassed {
+		return "deadline"
+	}
+	return "attempts"
+}
+
 // Failed returns the state after another failure of a retryable class.
 func (s State) Failed(l Limits, key string, now time.Time) State {
 	if s.Key != key || s.First.IsZero() || s.First.After(now) {

@@ -1,5 +1,6 @@
-// Command ladder-controller runs Ladder's controllers; so far the one that
-// turns AcceleratorPolicies into revisions and claim templates.
+// Command ladder-controller runs Ladder's controllers: the one that turns
+// AcceleratorPolicies into revisions and claim templates, and the one that
+// removes AllocationDecisions whose time is over.
 package main
 
 import (
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"gpuladder.dev/ladder/controllers/policy"
+	"gpuladder.dev/ladder/controllers/records"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/buildinfo"
 )
@@ -38,6 +40,7 @@ type options struct {
 	metricsBindAddress      string
 	healthProbeBindAddress  string
 	version                 bool
+	retention               records.Retention
 }
 
 func (o *options) addFlags(fs *flag.FlagSet) {
@@ -46,6 +49,8 @@ func (o *options) addFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.lease, "leader-election-lease", 15*time.Second, "how long the one that works may fail to renew the Lease before another takes its place; it gives up itself after two thirds of that")
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":8080", "address of the metrics; 0 for none")
 	fs.BoolVar(&o.version, "version", false, "print the version of the program, and end")
+	fs.DurationVar(&o.retention.MaxAge, "record-max-age", records.DefaultMaxAge, "how long an AllocationDecision is kept; 0 for ever")
+	fs.IntVar(&o.retention.MaxPerNamespace, "records-per-namespace", records.DefaultMaxPerNamespace, "how many AllocationDecisions a namespace may have before the oldest go; 0 for any number")
 	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
 }
 
@@ -77,6 +82,10 @@ func run(ctx context.Context, opts options) error {
 	if opts.lease < shortestLease {
 		return fmt.Errorf("reading the command line, --leader-election-lease is %s, must be at least %s", opts.lease, shortestLease)
 	}
+	if opts.retention.MaxAge < 0 || opts.retention.MaxPerNamespace < 0 {
+		return fmt.Errorf("reading the command line, --record-max-age is %s and --records-per-namespace %d, must not be below 0",
+			opts.retention.MaxAge, opts.retention.MaxPerNamespace)
+	}
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the cluster, %w", err)
@@ -104,7 +113,7 @@ func run(ctx context.Context, opts options) error {
 	if err := errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("adding probes, %w", err)
 	}
-	for _, c := range newControllers(m) {
+	for _, c := range newControllers(m, opts.retention) {
 		if err := c.Register(ctx, m); err != nil {
 			return fmt.Errorf("registering controller %s, %w", c.Name(), err)
 		}
@@ -119,9 +128,10 @@ type controller interface {
 }
 
 // newControllers is the list of all controllers.
-func newControllers(m ctrl.Manager) []controller {
+func newControllers(m ctrl.Manager, retention records.Retention) []controller {
 	clk := clock.RealClock{}
 	return []controller{
 		policy.NewController(clk, m.GetClient(), m.GetAPIReader(), m.GetEventRecorder("ladder-controller")),
+		records.NewController(clk, m.GetClient(), m.GetAPIReader(), retention),
 	}
 }

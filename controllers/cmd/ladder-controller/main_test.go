@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpuladder.dev/ladder/controllers/records"
 )
 
 func TestFlags(t *testing.T) {
@@ -16,13 +18,24 @@ func TestFlags(t *testing.T) {
 	}
 	err := fs.Parse([]string{
 		"--leader-elect=false", "--leader-election-lease=40s", "--leader-election-namespace=other", "--metrics-bind-address=127.0.0.1:1", "--health-probe-bind-address=0", "--version",
+		"--record-max-age=2h", "--records-per-namespace=7",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := options{leaderElectionNamespace: "other", lease: 40 * time.Second, metricsBindAddress: "127.0.0.1:1", healthProbeBindAddress: "0", version: true}
+	want := options{leaderElectionNamespace: "other", lease: 40 * time.Second, metricsBindAddress: "127.0.0.1:1", healthProbeBindAddress: "0", version: true,
+		retention: records.Retention{MaxAge: 2 * time.Hour, MaxPerNamespace: 7}}
 	if opts != want {
 		t.Errorf("got %+v, want %+v", opts, want)
+	}
+}
+
+func TestRunRefusesARetentionBelowNothing(t *testing.T) {
+	for _, retention := range []records.Retention{{MaxAge: -time.Second}, {MaxPerNamespace: -1}} {
+		err := run(t.Context(), options{lease: shortestLease, retention: retention})
+		if err == nil || !strings.Contains(err.Error(), "must not be below 0") {
+			t.Errorf("got error %v for %+v", err, retention)
+		}
 	}
 }
 

@@ -1,0 +1,123 @@
+package ladder
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// EventsToRegister implements fwk.EnqueueExtensions: what wakes the embedded
+// plugin's Pods, and what Ladder's wait for besides. Pods leaving a node before
+// they were bound free devices that no written claim ever showed.
+func (p *Plugin) EventsToRegister(ctx context.Context) ([]fwk.ClusterEventWithHint, error) {
+	events, err := p.DynamicResources.EventsToRegister(ctx)
+	if err != nil {
+		return nil, err
+	}
+	events = append(events,
+		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, QueueingHintFn: afterPodLeft},
+		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodLabel}},
+	)
+	for i := range events {
+		events[i].QueueingHintFn = p.core.waiting.hint(events[i].QueueingHintFn)
+	}
+	return append(events, fwk.ClusterEventWithHint{
+		Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.UpdateNodeTaint | fwk.UpdateNodeCondition},
+		QueueingHintFn: p.core.waiting.afterNodeHealth,
+	}), nil
+}
+
+// afterPodLeft wakes Pods when one that held claims is gone.
+func afterPodLeft(_ klog.Logger, _ *corev1.Pod, old, _ any) (fwk.QueueingHint, error) {
+	left, ok := old.(*corev1.Pod)
+	if ok && len(left.Spec.ResourceClaims) == 0 {
+		return fwk.QueueSkip, nil
+	}
+	return fwk.Queue, nil
+}
+
+// hint wraps a queueing hint: a held Pod is woken only by what can end its hold,
+// and every parked one by Ladder, not by the queue.
+func (w *waiting) hint(inner fwk.QueueingHintFn) fwk.QueueingHintFn {
+	return func(logger klog.Logger, pod *corev1.Pod, old, current any) (fwk.QueueingHint, error) {
+		if !w.concerned(pod, old, current) {
+			return fwk.QueueSkip, nil
+		}
+		if inner != nil {
+			if hint, err := inner(logger, pod, old, current); err != nil || hint == fwk.QueueSkip {
+				return hint, err
+			}
+		}
+		if w.wakeSoon(pod.UID) {
+			return fwk.QueueSkip, nil
+		}
+		return fwk.Queue, nil
+	}
+}
+
+// afterNodeHealth wakes the Pods that are held because of a node's health; for
+// all others other plugins look at it.
+func (w *waiting) afterNodeHealth(_ klog.Logger, pod *corev1.Pod, _, current any) (fwk.QueueingHint, error) {
+	node, ok := current.(*corev1.Node)
+	if !ok {
+		return fwk.QueueSkip, nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.parked[pod.UID]; p != nil && p.hold != nil && p.mindsNode(causeHealth, node.Name) {
+		w.due(pod.UID)
+	}
+	return fwk.QueueSkip, nil
+}
+
+// concerned says whether a change may end a Pod's wait. What is not known to be
+// held is.
+func (w *waiting) concerned(pod *corev1.Pod, old, current any) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.parked[pod.UID]
+	if p == nil || p.hold == nil {
+		return true
+	}
+	changed := current
+	if changed == nil {
+		changed = old
+	}
+	switch o := final(changed).(type) {
+	case *resourceapi.ResourceSlice:
+		before, _ := old.(*resourceapi.ResourceSlice)
+		return p.mindsSlice(before, o)
+	case *corev1.Node:
+		return p.mindsNode(causeNodes, o.Name)
+	case *resourceapi.DeviceClass:
+		return p.minds(causeClasses)
+	case *resourceapi.ResourceClaim:
+		if uses(pod, o) {
+			return p.minds(causeOwn)
+		}
+		return p.minds(causeOthers)
+	case *corev1.Pod:
+		if o.UID == pod.UID {
+			return p.minds(causeOwn)
+		}
+		return p.minds(causeOthers)
+	}
+	return true
+}
+
+// uses says whether the claim is one of the Pod's.
+func uses(pod *corev1.Pod, claim *resourceapi.ResourceClaim) bool {
+	if pod.Namespace != claim.Namespace {
+		return false
+	}
+	for i := range pod.Spec.ResourceClaims {
+		if name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i]); err == nil && name != nil && *name == claim.Name {
+			return true
+		}
+	}
+	return false
+}

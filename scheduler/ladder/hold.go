@@ -1,0 +1,145 @@
+package ladder
+
+import (
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/scheduler/retry"
+	"gpuladder.dev/ladder/scheduler/view"
+)
+
+// cause is a kind of change that Pods wait for.
+type cause uint8
+
+const (
+	// causeSlices: devices appeared, or changed.
+	causeSlices cause = 1 << iota
+	// causeNodes: a node appeared, or its labels or resources changed.
+	causeNodes
+	// causeHealth: a node's taints or conditions changed.
+	causeHealth
+	// causeClasses: a device class appeared or changed.
+	causeClasses
+	// causeOwn: the Pod or one of its claims changed.
+	causeOwn
+	// causeOthers: devices of another claim or Pod became free.
+	causeOthers
+	// causeObjects: a policy, revision, quota or namespace changed.
+	causeObjects
+	// causeAPI: the API server answers again.
+	causeAPI
+)
+
+// hold keeps a Pod out of the scheduling queue.
+type hold struct {
+	class v1alpha1.FailureClass
+	why   string
+	// until is the end of a backoff; zero where only a change ends the hold.
+	until time.Time
+	// wakes are the changes that end it. Of slices only those of the pools
+	// count, and of nodes only the one that is named, where there are any.
+	wakes cause
+	pools sets.Set[view.PoolKey]
+	node  string
+	// healthAside says that a change of a slice's taints alone changes nothing.
+	healthAside bool
+	// gaveUp says that the Pod used up its attempts or its time.
+	gaveUp bool
+	// unchanged looks, once the Pod is in the queue, whether what failed still
+	// does: a change may have come after the failure and before that.
+	unchanged func() bool
+	// armed says that PreEnqueue knows of the hold.
+	armed bool
+}
+
+// backoff is the hold after a failure that is tried again.
+func backoff(state retry.State) *hold {
+	return &hold{until: state.Next, why: "waiting until " + state.Next.UTC().Format(time.RFC3339) + " after a failed attempt"}
+}
+
+// holdOf returns the hold of a class of which nothing but a change can help, or
+// nil where the scheduling queue may try the Pod at any time.
+func holdOf(class v1alpha1.FailureClass) *hold {
+	h := &hold{class: class, why: string(class) + ": waiting for a change that can help"}
+	switch class {
+	case v1alpha1.FailureUnsatisfiable, v1alpha1.FailureQuotaNeverFits:
+		// Found with every device free and healthy and every node usable, so
+		// that none of that matters.
+		h.wakes, h.healthAside = causeSlices|causeNodes|causeClasses|causeOwn|causeObjects, true
+	case v1alpha1.FailurePolicyInvalid:
+		h.wakes = causeClasses | causeOwn | causeObjects
+	case v1alpha1.FailureClaimGone:
+		h.wakes = causeOwn
+	default:
+		return nil
+	}
+	return h
+}
+
+// holdForGood returns the hold of a retryable class that is not tried again,
+// and what the failure was about decides about its end.
+func holdForGood(class v1alpha1.FailureClass, devices []reservedDevice, node string) *hold {
+	h := &hold{class: class, why: string(class) + ": no further attempt until a change can help", gaveUp: true, wakes: causeOwn | causeObjects}
+	switch class {
+	case v1alpha1.FailureStaleSlice, v1alpha1.FailureDeviceBecameUnhealthy:
+		h.wakes |= causeSlices
+		h.pools = sets.New[view.PoolKey]()
+		for _, d := range devices {
+			h.pools.Insert(d.pool)
+		}
+	case v1alpha1.FailureNodeLost:
+		h.wakes |= causeNodes | causeHealth
+		h.node = node
+	case v1alpha1.FailureAPIUnavailable:
+		h.wakes |= causeAPI
+	default:
+		h.wakes |= causeOthers
+	}
+	return h
+}
+
+// minds says whether a change of this kind may end the Pod's wait.
+func (p *parkedPod) minds(c cause) bool { return p.hold == nil || p.hold.wakes&c != 0 }
+
+// mindsSlice says whether this change of a slice may; old is nil for a new one.
+func (p *parkedPod) mindsSlice(old, current *resourceapi.ResourceSlice) bool {
+	switch {
+	case p.hold == nil:
+		return true
+	case p.hold.wakes&causeSlices == 0:
+		return false
+	case p.hold.pools != nil && !p.hold.pools.Has(view.PoolKey{Driver: current.Spec.Driver, Pool: current.Spec.Pool.Name}):
+		return false
+	}
+	return !p.hold.healthAside || old == nil || !sameButTaints(old, current)
+}
+
+// mindsNode says whether a change of this node may.
+func (p *parkedPod) mindsNode(c cause, name string) bool {
+	return p.minds(c) && (p.hold == nil || p.hold.node == "" || p.hold.node == name)
+}
+
+// sameButTaints says whether two versions of a slice differ at most in the
+// taints of their devices.
+func sameButTaints(a, b *resourceapi.ResourceSlice) bool {
+	if len(a.Spec.Devices) != len(b.Spec.Devices) {
+		return false
+	}
+	left, right := a.Spec, b.Spec
+	left.Devices, right.Devices = nil, nil
+	if !apiequality.Semantic.DeepEqual(left, right) {
+		return false
+	}
+	for i := range a.Spec.Devices {
+		left, right := a.Spec.Devices[i], b.Spec.Devices[i]
+		left.Taints, right.Taints = nil, nil
+		if !apiequality.Semantic.DeepEqual(left, right) {
+			return false
+		}
+	}
+	return true
+}
