@@ -188,8 +188,9 @@ func TestMocks(t *testing.T) {
 		"dgxa100": {dgxa100.New(), "A100", "42949672960", "Ampere", []string{"1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"}},
 		// Real: 85520809984 bytes.
 		"dgxh100": {dgxh100.New(), "H100", "85899345920", "Hopper", []string{"1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"}},
-		"dgxh200": {dgxh200.New(), "H200", "", "Hopper", nil},
-		"dgxb200": {dgxb200.New(), "B200", "", "Blackwell", nil},
+		"dgxh200": {dgxh200.New(), "H200", "151397597184", "Hopper", nil},
+		// Real: "NVIDIA B200", 183359 MiB.
+		"dgxb200": {dgxb200.New(), "B200", "193273528320", "Blackwell", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for split, kind := range []string{"gpu", "mig"} {
