@@ -10,4 +10,4 @@ import (
 )
 
 // Aliases are short names: `go tool mage e2e` runs the end-to-end suites.
-var Aliases = map[string]any{"e2e": targets.E2e.All}
+var Aliases = map[string]any{"e2e": targets.E2e.All, "bench": targets.Bench.All}

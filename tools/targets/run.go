@@ -27,19 +27,6 @@ func Placement(ctx context.Context) error {
 	return lab("placement", "--report", "docs/reports/placement.md").run(ctx)
 }
 
-// Bench runs the benchmarks of the decision engine, and of preparing claims over
-// the simulated NVML, each beside its peer.
-func Bench(ctx context.Context) error {
-	if err := step("benchmarking decisions", func() error {
-		return cmd("go", "test", "-run=^$", "-bench=.", "-benchmem", "-timeout=30m", "./policies/decide/...").run(ctx)
-	}); err != nil {
-		return err
-	}
-	return step("benchmarking prepare and unprepare", func() error {
-		return cmd("go", "test", "-run=^$", "-bench=Prepare", "-benchtime=1000x", "-timeout=30m", "./drivers/nvml").run(ctx)
-	})
-}
-
 // Build builds every program into bin/.
 func Build(ctx context.Context) error {
 	root, err := repositoryRoot()
