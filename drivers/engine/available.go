@@ -96,9 +96,11 @@ func conflict(wanted, holder *checkpoint.Claim, pool inventory.Pool) *HeldError 
 	return nil
 }
 
-// together adds up what all claims consume of the shared counters. It returns
-// nil if there is enough; otherwise it names a wanted device that is too much,
-// and who consumes what it would need.
+// together adds up what all claims consume of the shared counters that the
+// wanted devices need. It returns nil if there is enough; otherwise it names a
+// wanted device that is too much, and who consumes what it would need. A board
+// of which more is held than there is, as after the checkpoint was lost, keeps
+// no device of another board from its claim.
 func together(state *checkpoint.State, uid types.UID, wanted *checkpoint.Claim, pool inventory.Pool) *CrowdedError {
 	var all []string
 	for other, claim := range state.Claims {
@@ -108,7 +110,8 @@ func together(state *checkpoint.State, uid types.UID, wanted *checkpoint.Claim, 
 	}
 	for _, name := range held(wanted) {
 		all = append(all, name)
-		if short, is := exceeded(pool, all...); is {
+		device := find(pool, name)
+		if short, is := exceeded(pool, func(of counter) bool { return consumes(device, of) }, all...); is {
 			return &CrowdedError{Device: name, CounterSet: short.set, Counter: short.name, Holders: consumers(state, uid, short, pool)}
 		}
 	}
@@ -160,14 +163,14 @@ type counter struct{ set, name string }
 
 // fit says whether the devices can be in use at the same time.
 func fit(pool inventory.Pool, devices ...string) bool {
-	_, is := exceeded(pool, devices...)
+	_, is := exceeded(pool, func(counter) bool { return true }, devices...)
 	return !is
 }
 
-// exceeded finds a shared counter of the pool of which the devices together
-// consume more than there is. Devices that are not in the pool consume nothing;
-// one that is named twice consumes once.
-func exceeded(pool inventory.Pool, devices ...string) (first counter, is bool) {
+// exceeded finds a shared counter of the pool, among those that matter, of which
+// the devices together consume more than there is. Devices that are not in the
+// pool consume nothing; one that is named twice consumes once.
+func exceeded(pool inventory.Pool, matters func(counter) bool, devices ...string) (first counter, is bool) {
 	left := map[counter]*resource.Quantity{}
 	for i := range pool.SharedCounters {
 		for name, value := range pool.SharedCounters[i].Counters {
@@ -185,6 +188,9 @@ func exceeded(pool inventory.Pool, devices ...string) (first counter, is bool) {
 		for _, consumed := range device.ConsumesCounters {
 			for _, name := range slices.Sorted(maps.Keys(consumed.Counters)) {
 				of := counter{consumed.CounterSet, name}
+				if !matters(of) {
+					continue
+				}
 				amount := left[of]
 				if amount == nil {
 					return of, true

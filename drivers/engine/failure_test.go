@@ -11,6 +11,7 @@ import (
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpuladder.dev/ladder/drivers/checkpoint"
@@ -152,4 +153,40 @@ func TestAClaimThatCrowdsItself(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	n.expect("refused", nil, nil)
+}
+
+// TestABoardThatIsTooFullHarmsNoOther: the checkpoint was lost while one claim's
+// container ran on after it had been deleted by force, and its device was
+// allocated again: more is held of the board than there is. Another board's
+// devices are prepared all the same.
+func TestABoardThatIsTooFullHarmsNoOther(t *testing.T) {
+	n := newNode(t, 0)
+	counters := func(amount string) map[string]resourcev1.Counter {
+		return map[string]resourcev1.Counter{"slices": {Value: resource.MustParse(amount)}}
+	}
+	n.hardware.pool.SharedCounters = append(n.hardware.pool.SharedCounters, resourcev1.CounterSet{Name: "other", Counters: counters("2")})
+	for _, name := range []string{"mig-d", "mig-e", "mig-f"} {
+		n.hardware.pool.Devices = append(n.hardware.pool.Devices, resourcev1.Device{
+			Name: name, ConsumesCounters: []resourcev1.DeviceCounterConsumption{{CounterSet: "other", Counters: counters("1")}},
+		})
+	}
+	n.mustPrepare(n.api.allocate("a", "mig-a"))
+	n.mustPrepare(n.api.allocate("b", "mig-b"))
+	n.api.remove("a") // by force: its container runs on
+	n.api.allocate("c", "mig-c")
+	remove(n, checkpoint.FileName)
+	n.restart()
+	if got := n.record(); len(got) != 3 {
+		t.Fatalf("recorded are %v", got)
+	}
+	if _, err := n.prepare(n.api.allocate("whole", "mig-whole")); ClassOf(err) != ClassDeviceHeld {
+		t.Errorf("the board that is full: %v", err)
+	}
+	n.mustPrepare(n.api.allocate("d", "mig-d"))
+	n.mustPrepare(n.api.allocate("e", "mig-e"))
+	_, err := n.prepare(n.api.allocate("f", "mig-f"))
+	var crowded *CrowdedError
+	if !errors.As(err, &crowded) || crowded.CounterSet != "other" || len(crowded.Holders) != 2 {
+		t.Errorf("the other board once it is full: %v", err)
+	}
 }
