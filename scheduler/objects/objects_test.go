@@ -152,3 +152,23 @@ func TestRecords(t *testing.T) {
 	require.Len(t, a.created, 3)
 	assert.Equal(t, v1alpha1.OutcomeAllocated, a.created[0].Spec.Outcome)
 }
+
+// Only changes that a decision can depend on are told.
+func TestMatters(t *testing.T) {
+	policy := &v1alpha1.AcceleratorPolicy{ObjectMeta: metav1.ObjectMeta{UID: "1", Generation: 1}}
+	changed := func(f func(*v1alpha1.AcceleratorPolicy)) *v1alpha1.AcceleratorPolicy {
+		c := policy.DeepCopy()
+		f(c)
+		return c
+	}
+	assert.False(t, matters(policy, changed(func(p *v1alpha1.AcceleratorPolicy) { p.Labels = map[string]string{"a": "b"} })))
+	assert.False(t, matters(policy, changed(func(p *v1alpha1.AcceleratorPolicy) { p.Status.Conditions = []metav1.Condition{{Type: "Ready"}} })))
+	assert.True(t, matters(policy, changed(func(p *v1alpha1.AcceleratorPolicy) { p.Status.ActiveRevision = 2 })))
+	assert.True(t, matters(policy, changed(func(p *v1alpha1.AcceleratorPolicy) { p.Generation = 2 })))
+	assert.True(t, matters(policy, changed(func(p *v1alpha1.AcceleratorPolicy) { p.UID = "2" })))
+	quota := &v1alpha1.TenantQuota{ObjectMeta: metav1.ObjectMeta{UID: "1", Generation: 1}}
+	used := quota.DeepCopy()
+	used.Status.Conditions = []metav1.Condition{{Type: "x"}}
+	assert.False(t, matters(quota, used))
+	assert.True(t, matters("no object", quota))
+}

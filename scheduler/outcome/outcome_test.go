@@ -263,3 +263,43 @@ func TestForgetLetsANewPodBeTold(t *testing.T) {
 	h.publish(t, o)
 	assert.Len(t, h.events.Events, 2)
 }
+
+// What is said of failed attempts ends the message, however long that is.
+func TestWithFailures(t *testing.T) {
+	failures := " [failed 1 of 5 attempts, key 0]"
+	o := OfFailure(pod(), v1alpha1.FailureStaleSlice, "gone")
+	assert.Equal(t, "StaleSlice: gone"+failures, o.With(failures).Message)
+	assert.Equal(t, o, o.With(""))
+	long := OfFailure(pod(), v1alpha1.FailureStaleSlice, strings.Repeat("é", 2000)).With(failures)
+	assert.LessOrEqual(t, len(long.Message), maxMessage)
+	assert.True(t, strings.HasSuffix(long.Message, " ..."+failures))
+	given := OfGivingUp(pod(), v1alpha1.FailureStaleSlice, "gone")
+	assert.Equal(t, ReasonGaveUp, given.Reason)
+	assert.NotEqual(t, o.key, given.key)
+}
+
+// Each failure is counted in the condition, and told by an Event only once.
+func TestPublishCountsFailures(t *testing.T) {
+	h := newHarness(t, pod())
+	o := OfFailure(pod(), v1alpha1.FailureStaleSlice, "gone")
+	h.publish(t, o.With(" [failed 1]"), o.With(" [failed 1]"))
+	h.publish(t, o.With(" [failed 2]"))
+	assert.Len(t, h.patches(), 2)
+	assert.Len(t, h.events.Events, 1)
+	h.publish(t, OfGivingUp(pod(), v1alpha1.FailureStaleSlice, "gone").With(" [failed 3]"))
+	assert.Len(t, h.patches(), 3)
+	assert.Len(t, h.events.Events, 2)
+
+	// A decision with the same outcome is not recorded again for that.
+	pending := OfDecision(pod(), pendingFor())
+	h.publish(t, pending.With(" [failed 3]"))
+	h.publish(t, pending.With(" [failed 4]"))
+	assert.Len(t, h.records.names, 1)
+}
+
+func TestMessageOf(t *testing.T) {
+	p := pod()
+	assert.Empty(t, MessageOf(p))
+	p.Status.Conditions = []corev1.PodCondition{{Type: v1alpha1.ConditionAccelerator, Message: "said"}}
+	assert.Equal(t, "said", MessageOf(p))
+}
