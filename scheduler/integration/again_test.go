@@ -1,19 +1,15 @@
 package integration_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -164,35 +160,9 @@ func TestDeviceLostWhileAVolumeIsMade(t *testing.T) {
 	c := newCluster(t)
 	c.addFleet(small(1))
 	c.addPolicy("h100", ladderOf("H100"))
-	class := &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}, Provisioner: "example.com/by-hand",
-		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
-	}
-	space := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}
-	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "volume"},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &class.Name, AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: space},
-		},
-	}
-	c.create(class, claim)
 	c.taint("h100-0000", "gpu-1")
 	c.startScheduler()
-	c.addPod("pod", "h100", func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "volume", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
-		}}}
-	})
-	c.eventually(func() error {
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
-			return err
-		}
-		if claim.Annotations["volume.kubernetes.io/selected-node"] == "" {
-			return fmt.Errorf("no node is selected: %s", conditionText(c.pod("pod")))
-		}
-		return nil
-	})
+	pod := c.detain("pod", "h100")
 	// The probe waits for gpu-1. Once it has it, the scheduler knows what came
 	// before in the same watch: that gpu-0 is lost.
 	c.addPod("probe", "h100")
@@ -201,16 +171,7 @@ func TestDeviceLostWhileAVolumeIsMade(t *testing.T) {
 	c.untaint("gpu-1")
 	assert.Equal(t, "h100-0000/gpu-1", c.placed("probe"))
 	c.remove("probe")
-	c.create(&corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "volume"},
-		Spec: corev1.PersistentVolumeSpec{
-			StorageClassName: class.Name, AccessModes: modes, Capacity: space,
-			ClaimRef:               &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: namespace, Name: claim.Name, UID: claim.UID},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/none"}},
-		},
-	})
-	patch := `{"metadata":{"annotations":{"pv.kubernetes.io/bind-completed":"yes"}},"spec":{"volumeName":"volume"}}`
-	require.NoError(t, c.Patch(t.Context(), claim, client.RawPatch(types.MergePatchType, []byte(patch))))
+	pod.free()
 	assert.Equal(t, "h100-0000/gpu-1", c.placed("pod"))
 	c.condition("pod", "Allocated")
 	events := c.events("pod", "AcceleratorPending")

@@ -259,13 +259,19 @@ func (c *cluster) startScheduler() (stop func()) {
 // startSchedulerWith is startScheduler with a journal.
 func (c *cluster) startSchedulerWith(journal string) (stop func()) {
 	c.t.Helper()
+	return c.startSchedulerAt(server.kubeconfig, journal)
+}
+
+// startSchedulerAt is startSchedulerWith for another way to the API server.
+func (c *cluster) startSchedulerAt(kubeconfig, journal string) (stop func()) {
+	c.t.Helper()
 	configz.Delete("componentconfig")
 	opts := options.NewOptions()
 	flags := pflag.NewFlagSet("scheduler", pflag.ContinueOnError)
 	for _, set := range opts.Flags.FlagSets {
 		flags.AddFlagSet(set)
 	}
-	require.NoError(c.t, flags.Parse([]string{"--kubeconfig=" + server.kubeconfig, "--secure-port=0", "--leader-elect=false"}))
+	require.NoError(c.t, flags.Parse([]string{"--kubeconfig=" + kubeconfig, "--secure-port=0", "--leader-elect=false"}))
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := app.Setup(ctx, opts, app.Options{Journal: journal, JournalKeep: -1})
 	if err != nil {

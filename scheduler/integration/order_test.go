@@ -1,7 +1,9 @@
 package integration_test
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -158,4 +160,44 @@ func TestSamePlacesEachTime(t *testing.T) {
 			c.remove(fmt.Sprintf("pod-%d", i))
 		}
 	}
+}
+
+// Pods that wait together are served by priority, age, namespace and name,
+// however they came to wait, and one after another as devices become free.
+func TestServedInOrder(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(fleet.Group{Name: "h100", Nodes: 1, Board: "H100-SXM5-80GB", GPUs: 1})
+	c.addPolicy("h100", ladderOf("H100"))
+	c.startScheduler()
+	c.addPod("first", "h100")
+	c.placed("first")
+	names := []string{"d", "b", "e", "a", "c"}
+	var pods []*corev1.Pod
+	for _, name := range names {
+		pods = append(pods, c.addPod(name, "h100"))
+	}
+	for _, name := range names { // each has been tried, and not as often as the others
+		c.condition(name, "Pending")
+	}
+	pods = append(pods, c.addPod("urgent", "h100", func(p *corev1.Pod) { p.Spec.PriorityClassName = systemPriority }))
+	c.condition("urgent", "Pending")
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(*b.Spec.Priority, *a.Spec.Priority), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	c.remove("first")
+	var want, got []string
+	for _, pod := range pods {
+		want = append(want, pod.Name)
+		c.eventually(func() error {
+			for _, other := range pods {
+				if _, err := c.place(other.Name); err == nil {
+					got = append(got, other.Name)
+					c.remove(other.Name)
+					return nil
+				}
+			}
+			return fmt.Errorf("nobody was served after %v", got)
+		})
+	}
+	assert.Equal(t, want, got)
 }
