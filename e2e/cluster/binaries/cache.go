@@ -7,8 +7,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -27,7 +29,15 @@ func key(p program, goVersion string) (string, error) {
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "v1\n%s\n%s/%s\n%q\n", goVersion, runtime.GOOS, runtime.GOARCH, buildFlags(p))
-	for _, part := range [][]byte{mod, sum} {
+	main, err := mainOf(p)
+	if err != nil {
+		return "", err
+	}
+	parts := [][]byte{mod, sum}
+	if main != nil {
+		parts = append(parts, main)
+	}
+	for _, part := range parts {
 		fmt.Fprintf(h, "%d\n", len(part))
 		h.Write(part)
 	}
@@ -42,6 +52,18 @@ func moduleOf(p program) (mod, sum []byte, err error) {
 		return nil, nil, fmt.Errorf("reading the pinned sums, %w", err)
 	}
 	return mod, sum, nil
+}
+
+// mainOf is the program's own main package; nil where pkg names one of a module.
+func mainOf(p program) ([]byte, error) {
+	main, err := moduleFiles.ReadFile("modules/" + p.module + ".main")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the main package, %w", err)
+	}
+	return main, nil
 }
 
 // cached returns the program from the cache and builds it where it is missing
@@ -98,7 +120,15 @@ func (b *builder) build(ctx context.Context, p program, dir, target string) erro
 	if err != nil {
 		return err
 	}
-	for name, content := range map[string][]byte{"go.mod": mod, "go.sum": sum} {
+	files := map[string][]byte{"go.mod": mod, "go.sum": sum}
+	main, err := mainOf(p)
+	if err != nil {
+		return err
+	}
+	if main != nil {
+		files["main.go"] = main
+	}
+	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(work, name), content, 0o644); err != nil {
 			return fmt.Errorf("writing the pinned module, %w", err)
 		}

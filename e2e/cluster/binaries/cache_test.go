@@ -206,6 +206,22 @@ func TestKeyCoversWhatTheProgramDependsOn(t *testing.T) {
 	}
 }
 
+// A program with a main package of its own is built from it, and only such.
+func TestOwnMain(t *testing.T) {
+	for _, p := range programs {
+		main, err := mainOf(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (main != nil) != (p.pkg == ".") {
+			t.Errorf("%s: package %q, and %d bytes of a main package", p.name, p.pkg, len(main))
+		}
+		if main != nil && !bytes.Contains(main, []byte("package main")) {
+			t.Errorf("%s: the main package is %s", p.name, main)
+		}
+	}
+}
+
 // The versions that this package tells are those that the modules pin.
 func TestVersionsAreThePinnedOnes(t *testing.T) {
 	for module, wants := range map[string][]string{

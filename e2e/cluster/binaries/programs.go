@@ -41,7 +41,7 @@ const (
 // checked against a sum that is kept in this tree. Several modules, because
 // these projects ask for different versions of the same dependencies.
 //
-//go:embed modules/*.mod modules/*.sum
+//go:embed modules/*.mod modules/*.sum modules/*.main
 var moduleFiles embed.FS
 
 // program says how one program is made.
@@ -49,7 +49,8 @@ type program struct {
 	name    string
 	version string
 	// module names the files modules/<module>.mod and .sum; empty for the
-	// project's own programs.
+	// project's own programs. Where there is a modules/<module>.main, that is the
+	// main package, and pkg is ".".
 	module string
 	// pkg is the import path of the main package, or the path below the
 	// repository's root for the project's own programs.
