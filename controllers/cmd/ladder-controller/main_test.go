@@ -23,8 +23,10 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := options{leaderElectionNamespace: "other", lease: 40 * time.Second, metricsBindAddress: "127.0.0.1:1", healthProbeBindAddress: "0", version: true,
-		retention: records.Retention{MaxAge: 2 * time.Hour, MaxPerNamespace: 7}}
+	want := options{
+		leaderElectionNamespace: "other", lease: 40 * time.Second, metricsBindAddress: "127.0.0.1:1", healthProbeBindAddress: "0", version: true,
+		retention: records.Retention{MaxAge: 2 * time.Hour, MaxPerNamespace: 7},
+	}
 	if opts != want {
 		t.Errorf("got %+v, want %+v", opts, want)
 	}
