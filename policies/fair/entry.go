@@ -89,14 +89,15 @@ type entry struct {
 	created  int64
 	phase    phase
 	decided  int64 // members with an allocation
+	since    int64 // the pass that first found it entitled, if the last one did
 	alloc    vec
 	charge   vec // of undecided members
 	hold     vec // what undecided members will take
 	started  int64
 	notice   notice
 	deadline int64
-	servant  string // the entry that the devices are taken back for
-	promised vec    // what was taken back for this entry
+	servant  string  // the entry that the devices are taken back for
+	promised []place // what is taken back for this entry outside its guarantee
 }
 
 // shape is what entries of a tenant that ask alike have in common.

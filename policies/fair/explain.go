@@ -97,7 +97,7 @@ func (st *State) Explain(id string) (Explanation, error) {
 			}
 		}
 	}
-	st.look()
+	st.look(false)
 	st.choose(true)
 	turn, _ := st.turn(e)
 	x.Turn, x.Reason, x.Detail = instant(turn), ReasonBehind, "others of its kind are older"
@@ -118,7 +118,7 @@ func (st *State) before(a, b *entry) bool {
 }
 
 func (st *State) explain(it *item, x *Explanation) {
-	x.Entitled, x.Reason = it.entitled && it.places != nil, reasons[it.verdict]
+	x.Entitled, x.Reason = it.entitled && it.e.promised == nil, reasons[it.verdict]
 	y := try{st: st, e: it.e, own: it.own, note: func(request, alternative, model int, size int64, v verdict) {
 		w := Way{Request: request, Alternative: alternative, Needed: size, Reason: reasons[v]}
 		if model >= 0 {

@@ -128,27 +128,31 @@ func (y *try) room(m int, size, parts int64) (int64, verdict) {
 		return 0, limitReached
 	}
 	free := model.free() - taken
-	k := min(parts, quota/size, free/size)
-	if k <= 0 {
-		if model.capacity < size {
-			return 0, neverFits
-		}
+	k, v := min(parts, quota/size, free/size), fits
+	switch {
+	case k <= 0 && model.capacity < size:
+		return 0, neverFits
+	case k <= 0:
 		return 0, noFreeDevices
+	case k < parts && free/size <= k:
+		v = noFreeDevices
+	case k < parts:
+		v = limitReached
 	}
 	if y.force {
-		return k, fits
+		return k, v
 	}
-	allowed, v := max(free-model.reserved+own, 0)/size, setAside
-	if lent := st.lent(y.e, m) - taken; lent/size < allowed {
-		allowed, v = max(lent, 0)/size, notLent
+	allowed, why := max(free-model.reserved+own, 0)/size, setAside
+	if lent := (st.lent(y.e, m) - taken) / size; lent < allowed {
+		allowed, why = max(lent, 0), notLent
 	}
 	switch {
 	case allowed >= k:
-		return k, fits
+		return k, v
 	case st.cfg.Granted:
-		return allowed, v
+		return allowed, why
 	}
-	return -1, v
+	return -1, why
 }
 
 // lent is how many more devices of the model an entry may hold that can't be
@@ -166,15 +170,31 @@ func (st *State) lent(e *entry, m int) int64 {
 			guaranteed = satAdd(guaranteed, row.guaranteed)
 			firm += max(row.firm+row.firmHold-row.guaranteed, 0)
 		}
-		model.lent = max(satSub(model.capacity, guaranteed), 0) - firm
+		model.surplus = max(satSub(model.capacity, guaranteed), 0)
+		model.lent = model.surplus - firm
 	}
 	row := &e.tenant.rows[m]
 	return max(row.guaranteed-row.firm-row.firmHold, 0) + max(model.lent, 0)
 }
 
+// lendable is the most that may ever be lent so.
+func (st *State) lendable(e *entry, m int) int64 {
+	if st.lent(e, m) == none {
+		return none
+	}
+	return satAdd(e.tenant.rows[m].guaranteed, st.models[m].surplus)
+}
+
 // entitled is where the entry would land inside its tenant's guarantee, and
-// whether all of it fits there.
+// whether all of it fits there: on free devices if it can.
 func (st *State) entitled(e *entry) ([]place, bool) {
+	if places, ok := st.inside(e, true); ok {
+		return places, true
+	}
+	return st.inside(e, false)
+}
+
+func (st *State) inside(e *entry, free bool) ([]place, bool) {
 	t := e.tenant
 	var places []place
 	var own vec
@@ -192,9 +212,11 @@ func (st *State) entitled(e *entry) ([]place, bool) {
 			_, size := e.shape.units(r, a, e.shape.members)
 			for _, m := range a.models {
 				row := &t.rows[m]
-				room := row.guaranteed - row.committed() - row.reserved - own.of(m)
-				room = min(room, st.models[m].capacity-own.of(m))
-				if k := min(left, room/size); k > 0 {
+				room := min(row.guaranteed-row.held()-row.reserved, st.models[m].capacity)
+				if free {
+					room = min(room, st.models[m].free()-row.reserved)
+				}
+				if k := min(left, (room-own.of(m))/size); k > 0 {
 					left -= k
 					own = own.add(m, k*size)
 					places = append(places, place{i, j, m, k * size})
@@ -211,14 +233,15 @@ func (st *State) entitled(e *entry) ([]place, bool) {
 // plan is where to wait for devices: of the ways that could serve the entry
 // whole, the one that lacks the fewest, then the preferred. It says whether
 // the tenant's own limit is among what lacks.
-func (st *State) plan(e *entry) (target vec, limit, ok bool) {
+func (st *State) plan(e *entry) (places []place, limit, ok bool) {
+	var target vec
 	for i := range e.shape.requests {
 		r := &e.shape.requests[i]
 		if e.tenant.satisfied(r) {
 			continue
 		}
-		best, lack := -1, int64(none)
-		var n int64
+		var best place
+		lack := int64(none)
 		parts := e.shape.parts(r)
 		for j := range r.alternatives {
 			a := &r.alternatives[j]
@@ -228,27 +251,26 @@ func (st *State) plan(e *entry) (target vec, limit, ok bool) {
 			_, size := e.shape.units(r, a, e.shape.members)
 			for _, m := range a.models {
 				need := parts*size + target.of(m)
-				if need > st.models[m].capacity || need > e.tenant.quotaRoom(m, 0) {
+				if need > min(st.models[m].capacity, e.tenant.quotaRoom(m, 0), st.lendable(e, m)) {
 					continue
 				}
 				if l := st.lacks(e, m, need); l < lack {
-					best, lack, n = m, l, parts*size
+					best, lack = place{i, j, m, parts * size}, l
 				}
 			}
 		}
-		if best >= 0 {
-			target = target.add(best, n)
-			continue
-		}
-		if target, ok = st.spread(e, r, target); !ok {
+		if best.n > 0 {
+			places = append(places, best)
+		} else if places, ok = st.spread(e, i, places); !ok {
 			return nil, false, false
 		}
+		target = sum(places)
 	}
-	for _, a := range target {
+	for _, a := range sum(places) {
 		row := &e.tenant.rows[a.model]
 		limit = limit || a.n > e.tenant.quotaRoom(a.model, row.committed()+row.reserved)
 	}
-	return target, limit, true
+	return places, limit, true
 }
 
 // lacks is how many of the devices are missing, by the limit or by the fleet.
@@ -260,7 +282,8 @@ func (st *State) lacks(e *entry, m int, need int64) int64 {
 }
 
 // spread plans a gang that no single model could hold.
-func (st *State) spread(e *entry, r *request, target vec) (vec, bool) {
+func (st *State) spread(e *entry, request int, places []place) ([]place, bool) {
+	r := &e.shape.requests[request]
 	left := e.shape.parts(r)
 	for j := range r.alternatives {
 		a := &r.alternatives[j]
@@ -269,14 +292,14 @@ func (st *State) spread(e *entry, r *request, target vec) (vec, bool) {
 		}
 		_, size := e.shape.units(r, a, e.shape.members)
 		for _, m := range a.models {
-			room := min(st.models[m].capacity, e.tenant.quotaRoom(m, 0)) - target.of(m)
+			room := min(st.models[m].capacity, e.tenant.quotaRoom(m, 0), st.lendable(e, m)) - sum(places).of(m)
 			if k := min(left, room/size); k > 0 {
 				left -= k
-				target = target.add(m, k*size)
+				places = append(places, place{request, j, m, k * size})
 			}
 		}
 	}
-	return target, left == 0
+	return places, left == 0
 }
 
 // sum adds up places by model.
@@ -291,7 +314,7 @@ func sum(places []place) vec {
 // covered: the tenant's guarantee covers it all.
 func (t *tenant) covered(v vec) bool {
 	for _, a := range v {
-		if row := &t.rows[a.model]; row.committed()+a.n > row.guaranteed {
+		if row := &t.rows[a.model]; row.held()+a.n > row.guaranteed {
 			return false
 		}
 	}

@@ -27,10 +27,21 @@ func (s *supply) take(n int64) int64 {
 
 // holds is what eviction of an entry frees.
 func (e *entry) holds() vec {
-	v := slices.Clone(e.alloc)
-	for _, a := range e.hold {
-		v = v.add(a.model, a.n)
+	var v vec
+	for _, held := range [...]vec{e.alloc, e.hold} {
+		for _, a := range held {
+			if a.n > 0 {
+				v = v.add(a.model, a.n)
+			}
+		}
 	}
+	return v
+}
+
+// byName orders amounts by the names of the models.
+func (st *State) byName(v vec) vec {
+	v = slices.Clone(v)
+	slices.SortFunc(v, func(a, b amount) int { return cmp.Compare(st.models[a.model].name, st.models[b.model].name) })
 	return v
 }
 
@@ -123,7 +134,7 @@ func (t *tenant) leave(v vec, sign int64) {
 // these models.
 func (t *tenant) short(v vec) bool {
 	for _, a := range v {
-		if r := &t.rows[a.model]; r.alloc+r.hold-r.leaving < r.guaranteed {
+		if r := &t.rows[a.model]; r.held()-r.leaving < r.guaranteed {
 			return true
 		}
 	}
@@ -146,7 +157,7 @@ func (st *State) cancel(v *entry) Action {
 // notices that serve nobody any more, then has devices taken back.
 func (st *State) serve(it *item, orphans *[]*entry, actions *[]Action) {
 	var lack vec
-	for _, a := range it.own {
+	for _, a := range st.byName(it.own) {
 		n := st.pool[a.model].take(a.n)
 		if n > 0 && takesBack(it.e.shape.preempts) && it.e.promised == nil {
 			*orphans = slices.DeleteFunc(*orphans, func(v *entry) bool {
@@ -174,7 +185,7 @@ func (st *State) serve(it *item, orphans *[]*entry, actions *[]Action) {
 // takeBack gives notice to those who lose least, if all that lacks can be had.
 func (st *State) takeBack(it *item, lack vec, actions *[]Action) {
 	var victims []*entry
-	for _, a := range lack {
+	for _, a := range st.byName(lack) {
 		n := a.n
 		for _, v := range victims {
 			n -= v.holds().of(a.model)
@@ -246,16 +257,16 @@ func (st *State) victims(it *item, m int, n int64, pure bool) ([]*entry, bool) {
 		g := group{budget: none}
 		if !own {
 			r := &t.rows[m]
-			g.budget = r.alloc + r.hold - r.leaving - r.guaranteed
+			g.budget = r.held() - r.leaving - r.guaranteed
 		}
 		switch {
 		case g.budget <= 0:
 			continue
-		case own && it.e.shape.preempts != v1alpha1.PreemptsLowerPriority, !own && it.places == nil:
+		case own && it.e.shape.preempts != v1alpha1.PreemptsLowerPriority, !own && (!it.entitled || it.e.promised != nil):
 			continue
 		}
 		for _, e := range t.running {
-			if e.phase != opened || e.notice != unnoticed || e.shape.firm || own && e.shape.priority >= it.e.shape.priority {
+			if e.phase != opened || e.notice != unnoticed || e.shape.firm || own && (e.shape.priority >= it.e.shape.priority || !st.before(it.e, e)) {
 				continue
 			}
 			holds := e.holds()

@@ -54,6 +54,7 @@ type model struct {
 	alloc    int64 // allocated, whoever holds them
 	hold     int64 // that undecided members are expected to take
 	reserved int64 // set aside in this pass
+	surplus  int64 // beyond all guarantees
 	lent     int64 // that may still be held without being taken back, beyond guarantees
 	lentPass int64 // the pass that lent is of
 }
@@ -90,8 +91,11 @@ type row struct {
 	leaving                      int64 // held by entries that are going or have notice
 }
 
-// committed is what counts when more is opened.
+// committed is what limits are compared with when more is opened.
 func (r *row) committed() int64 { return r.alloc + r.both }
+
+// held is what guarantees are compared with: allocated, or expected to be taken.
+func (r *row) held() int64 { return r.alloc + r.hold }
 
 // claim is a claim that entries of a tenant share.
 type claim struct {
@@ -278,7 +282,7 @@ func byID(a, b *entry) int { return strings.Compare(a.id, b.id) }
 // open moves an entry from its line to those that hold something.
 func (st *State) open(e *entry) {
 	st.dequeue(e)
-	e.phase, e.promised = opened, nil
+	e.phase, e.promised, e.since = opened, nil, 0
 	at, _ := slices.BinarySearchFunc(e.tenant.running, e, byID)
 	e.tenant.running = slices.Insert(e.tenant.running, at, e)
 	at, _ = slices.BinarySearchFunc(st.undecided, e, bySettling)

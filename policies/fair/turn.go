@@ -58,16 +58,19 @@ type Placement struct {
 type item struct {
 	e      *entry
 	hi, lo int64 // the turn; the lower goes first
-	age    int64 // the turn among the entitled
+	since  int64 // the turn among the entitled: since when,
+	age    int64 // then when it came
 	index  int   // in the tenant's order
 	// entitled entries have own devices set aside; fit: they are there.
 	entitled, fit bool
-	places        []place // inside the guarantee; none where what is set aside was taken back
+	places        []place // inside the guarantee, or promised
 	own           vec
 	verdict       verdict
 	landing       []place
-	// target is what it waits for outside the guarantee, lack what is missing.
-	target, lack vec
+	// target is what would have to be taken back for it outside the guarantee
+	// to serve it, lack what is missing of that.
+	target []place
+	lack   vec
 }
 
 func byTurn(a, b *item) int {
@@ -75,7 +78,7 @@ func byTurn(a, b *item) int {
 }
 
 func byEntitlement(a, b *item) int {
-	return cmp.Or(cmp.Compare(a.age, b.age), cmp.Compare(a.e.tenant.name, b.e.tenant.name), cmp.Compare(a.index, b.index))
+	return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.age, b.age), cmp.Compare(a.e.tenant.name, b.e.tenant.name), cmp.Compare(a.index, b.index))
 }
 
 // Next returns what has to be done now, in order. Asked again at the same time
@@ -84,9 +87,8 @@ func (st *State) Next(now time.Time) []Action {
 	st.advance(now)
 	var actions []Action
 	for {
-		st.order, st.needy = st.order[:0], st.needy[:0]
 		for st.mayOpen() {
-			st.look()
+			st.look(true)
 			it := st.choose(false)
 			if it == nil {
 				break
@@ -104,6 +106,7 @@ func (st *State) Next(now time.Time) []Action {
 // mayOpen is false where a pass would find nothing: the quick way out of the
 // many events that free nothing.
 func (st *State) mayOpen() bool {
+	st.order, st.needy = st.order[:0], st.needy[:0]
 	if st.waiting == 0 {
 		return false
 	}
@@ -127,8 +130,9 @@ func (st *State) rank(s *shape, e *entry) int64 {
 	return int64(s.priority)
 }
 
-// look starts a pass: it lists what may be opened, in order of the turns.
-func (st *State) look() {
+// look starts a pass: it lists what may be opened, in order of the turns. With
+// stamp it notes since when the entitled are.
+func (st *State) look(stamp bool) {
 	st.settle()
 	st.pass++
 	st.items = st.items[:0]
@@ -145,7 +149,7 @@ func (st *State) look() {
 		switch st.cfg.Mode {
 		case Ladder, LadderWithoutAging:
 			t.share = st.shareOf(t)
-			st.lookAt(t)
+			st.lookAt(t, stamp)
 		case PriorityOnly, FIFO:
 			for _, s := range t.shapes {
 				st.items = append(st.items, item{e: s.line[0]})
@@ -174,8 +178,8 @@ func (st *State) look() {
 
 // lookAt lists a tenant's entries in the tenant's own order: what is entitled,
 // and of those alike that are not the oldest.
-func (st *State) lookAt(t *tenant) {
-	last := item{hi: minTime, lo: minTime, age: minTime}
+func (st *State) lookAt(t *tenant, stamp bool) {
+	last := item{hi: minTime, lo: minTime, since: minTime, age: minTime}
 	guaranteed := t.mayBeEntitled()
 	for _, s := range t.shapes {
 		s.cursor = 0
@@ -193,28 +197,39 @@ func (st *State) lookAt(t *tenant) {
 		e := next.line[next.cursor]
 		it := item{e: e, index: index}
 		if e.promised != nil {
-			it.entitled, it.own = true, e.promised
+			it.entitled, it.places = true, e.promised
 		} else if guaranteed {
 			it.places, it.entitled = st.entitled(e)
-			it.own = sum(it.places)
+		}
+		it.since = st.now
+		if e.since != 0 {
+			it.since = e.since
+		}
+		if stamp {
+			e.since = it.since
 		}
 		if it.entitled {
+			it.own = sum(it.places)
 			for _, a := range it.own {
 				t.rows[a.model].reserved += a.n
 			}
 			next.cursor++
-		} else if next.cursor > 0 {
-			// An elder alike is still looked at.
-			next.cursor = -1
-			continue
 		} else {
+			elder := next.cursor > 0
 			next.cursor = -1
+			if stamp {
+				e.since = 0
+			}
+			if elder {
+				continue // one alike is looked at already
+			}
 		}
 		it.hi, it.lo = st.turn(e)
 		// The tenant's own order holds inside the order of all.
 		if it.hi < last.hi || it.hi == last.hi && it.lo < last.lo {
 			it.hi, it.lo = last.hi, last.lo
 		}
+		it.since = max(it.since, last.since)
 		it.age = max(e.created, last.age)
 		last = it
 		st.items = append(st.items, it)
@@ -227,13 +242,11 @@ func (st *State) goesFirst(a, b *shape) bool {
 	return cmp.Or(cmp.Compare(st.rank(b, y), st.rank(a, x)), byAge(x, y)) < 0
 }
 
-// mayBeEntitled is false where a guarantee is used up or there is none.
+// mayBeEntitled is false where a guarantee is used up or there is none. With
+// shared claims there can be entries that need nothing more.
 func (t *tenant) mayBeEntitled() bool {
-	if !t.limited {
-		return false
-	}
 	for i := range t.rows {
-		if r := &t.rows[i]; r.guaranteed > r.committed() {
+		if r := &t.rows[i]; r.guaranteed > r.held() {
 			return true
 		}
 	}
@@ -337,14 +350,17 @@ func (st *State) waitFor(it *item) {
 	if !ok {
 		return
 	}
-	for _, a := range target {
-		it.lack = it.lack.add(a.model, st.lacks(it.e, a.model, a.n))
-	}
 	it.target = target
+	for _, a := range sum(target) {
+		it.lack = it.lack.add(a.model, st.lacks(it.e, a.model, a.n))
+		if st.lent(it.e, a.model) < a.n {
+			it.target = nil // no reclaim would help
+		}
+	}
 	if !keeps {
 		return
 	}
-	for _, a := range target {
+	for _, a := range sum(target) {
 		it.e.tenant.rows[a.model].reserved += a.n
 		if !limit {
 			st.models[a.model].reserved += a.n
