@@ -154,7 +154,7 @@ func (d *driver) await(ctx context.Context, what string, is func() (bool, error)
 		}
 		select {
 		case <-d.ended:
-			return fmt.Errorf("waiting until %s, %w, %v, %s", what, errEnded, d.err, d.said())
+			return fmt.Errorf("waiting until %s, %w, %s", what, errors.Join(errEnded, d.err), d.said())
 		case <-ctx.Done():
 			return fmt.Errorf("waiting until %s, %w, %s", what, errors.Join(ctx.Err(), last), d.said())
 		case <-time.After(50 * time.Millisecond):

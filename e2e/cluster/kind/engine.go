@@ -93,7 +93,7 @@ func (s State) on(engine *docker.Engine) bool {
 func elsewhere(dir string, engine *docker.Engine) error {
 	s, err := readState(dir)
 	if err != nil || s.on(engine) {
-		return nil // what can't be read is no cluster that could be left behind
+		return nil //nolint:nilerr // what can't be read is no cluster that could be left behind
 	}
 	return fmt.Errorf("creating cluster %s, %w (%s %s); ladder-lab kind down --name %s removes it", s.Name, ErrElsewhere, s.Engine, s.Host, s.Name)
 }
