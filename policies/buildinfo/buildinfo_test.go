@@ -12,7 +12,9 @@ func TestOf(t *testing.T) {
 	full := &debug.BuildInfo{
 		Main: debug.Module{Version: "v0.1.0"},
 		Settings: []debug.BuildSetting{
-			{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}, {Key: "vcs.time", Value: "2026-11-01T00:00:00Z"},
+			{Key: "vcs.revision", Value: "abc"},
+			{Key: "vcs.modified", Value: "true"},
+			{Key: "vcs.time", Value: "2026-11-01T00:00:00Z"},
 			{Key: "CGO_ENABLED", Value: "0"},
 		},
 	}

@@ -270,9 +270,18 @@ func TestWhatEndsAHold(t *testing.T) {
 		old  any
 		now  any
 	}{
-		{"slice new", nil, slice}, {"slice tainted", slice, tainted}, {"slice changed", slice, other}, {"slice elsewhere", nil, elsewhere},
-		{"node", nil, node}, {"other node", nil, ready}, {"class", nil, &resourceapi.DeviceClass{}},
-		{"own claim", own, own}, {"other claim", foreign, foreign}, {"other claim gone", foreign, nil}, {"own Pod", pod, pod}, {"other Pod", neighbour, nil},
+		{"slice new", nil, slice},
+		{"slice tainted", slice, tainted},
+		{"slice changed", slice, other},
+		{"slice elsewhere", nil, elsewhere},
+		{"node", nil, node},
+		{"other node", nil, ready},
+		{"class", nil, &resourceapi.DeviceClass{}},
+		{"own claim", own, own},
+		{"other claim", foreign, foreign},
+		{"other claim gone", foreign, nil},
+		{"own Pod", pod, pod},
+		{"other Pod", neighbour, nil},
 	}
 	devices := []reservedDevice{{pool: poolKey}}
 	for name, test := range map[string]struct {
