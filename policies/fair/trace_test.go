@@ -114,7 +114,8 @@ func TestTrace(t *testing.T) {
 // result of a replay.
 type result struct {
 	ended, evicted, events int
-	longest, sum           time.Duration
+	longest                time.Duration
+	waited                 float64 // seconds, all jobs
 }
 
 func replay(t testing.TB, mode fair.Mode, all []job) result {
@@ -136,7 +137,7 @@ func replay(t testing.TB, mode fair.Mode, all []job) result {
 				apply(t, st, now, fair.Allocated{ID: a.ID, Devices: devices})
 				runs[a.ID]++
 				r.longest = max(r.longest, now.Sub(j.created))
-				r.sum += now.Sub(j.created)
+				r.waited += now.Sub(j.created).Seconds()
 				heap.Push(&running, end{now.Add(j.duration), a.ID, runs[a.ID]})
 			case fair.Evict:
 				runs[a.ID]++

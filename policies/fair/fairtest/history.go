@@ -27,6 +27,8 @@ type Options struct {
 	// Plain entries ask for one device, for themselves, with no shared claim
 	// and no `after`, can be evicted, and take borrowed devices back.
 	Plain bool
+	// Single: a request has one alternative.
+	Single bool
 	// Whims: capacity shrinks, quotas change, placing differs from what was expected.
 	Whims bool
 	// Reserve says whether a tenant may be given devices, as the scheduler's
@@ -162,6 +164,9 @@ func (p *Player) Entry(t *rapid.T) fair.Entry {
 
 func (p *Player) alternatives(t *rapid.T) []fair.Alternative {
 	names := rapid.Permutation([]string{"A100", "H100", "L4"}).Draw(t, "tiers")[:rapid.IntRange(1, 3).Draw(t, "depth")]
+	if p.Opts.Single {
+		names = names[:1]
+	}
 	var out []fair.Alternative
 	for i, name := range names {
 		a := fair.Alternative{Models: []string{name}, Count: 1}
