@@ -110,13 +110,8 @@ func (k *kindWorld) prepare(ctx context.Context) error {
 				return false, "", fmt.Errorf("node %s is of tier %q, which the suites do not know", n.Name, n.Labels[kind.TierLabel])
 			}
 			if n.Labels[labelGPUs] != fmt.Sprint(want) {
-				patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"%d"}}}`, labelGPUs, want)
-				_, err := k.kube.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-				if err == nil && k.driver == drivenByNVML {
-					// Boards are put into a node when the driver's Pod starts.
-					err = k.replaceDriver(ctx, n.Name)
-				}
-				return false, fmt.Sprintf("labelling node %s, %v", n.Name, err), nil
+				err := k.equip(ctx, n.Name, n.Labels[kind.TierLabel], want)
+				return false, fmt.Sprintf("equipping node %s, %v", n.Name, err), nil
 			}
 			if found[n.Name] != want {
 				return false, fmt.Sprintf("node %s has %d devices, want %d", n.Name, found[n.Name], want), nil
@@ -333,11 +328,16 @@ func (k *kindWorld) equip(ctx context.Context, node, tier string, gpus int) erro
 	if _, err := k.kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("labelling node %s, %w", node, err)
 	}
-	if k.driver == drivenByNVML {
-		// Boards are put into a node when the driver's Pod starts.
-		return k.replaceDriver(ctx, node)
+	if k.driver != drivenByNVML {
+		return nil
 	}
-	return nil
+	// Boards are put into a machine that is off, so it boots after; in the
+	// simulation the driver's Pod puts them in when it starts. Within one boot a
+	// board that is no longer there would be a lost one.
+	if _, err := k.Exec(ctx, node, "cp", "/proc/sys/kernel/random/uuid", kind.BootIDFile); err != nil {
+		return fmt.Errorf("booting node %s, %w", node, err)
+	}
+	return k.replaceDriver(ctx, node)
 }
 
 func (k *kindWorld) xid(ctx context.Context, d device, code int) error {
