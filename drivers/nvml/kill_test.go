@@ -325,8 +325,12 @@ func TestWhatWasMadeForNobodyGoes(t *testing.T) {
 	if held, err := d.Held(muted); err != nil || len(held) != 1 || held["uid-b"] == nil {
 		t.Errorf("held are %v, %v", held, err)
 	}
-	_, err = d.prepare(allocated("next", "uid-n", "", installed[0].Name()))
-	must(t, err)
+	// The whole board is offered again once the driver has looked; kubelet asks
+	// until then.
+	eventually(t, "the whole board can be had", func() bool {
+		_, err = d.prepare(allocated("next", "uid-n", "", installed[0].Name()))
+		return err == nil
+	})
 	must(t, d.unprepare(allocated("next", "uid-n", "")))
 	k.end(t, d)
 }

@@ -99,6 +99,11 @@ func (m *Manager) serve(ctx context.Context, s *state, claim types.UID) error {
 		if err = m.answers(ctx, d); known.equal(d) && known.Ready && !known.Ending && err == nil {
 			return nil
 		}
+		if ctx.Err() != nil {
+			// Asking was broken off: that says nothing of the daemon, which goes on
+			// when the driver ends.
+			return fmt.Errorf("asking an MPS daemon, %w", context.Cause(ctx))
+		}
 		klog.FromContext(ctx).Info("Starting an MPS daemon anew", "claimUID", claim, "gpus", d.UUIDs, "answer", fmt.Sprint(err))
 	}
 	// Before it runs: one that a crash leaves behind is found.

@@ -2,6 +2,7 @@ package sharing
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -176,6 +177,24 @@ func TestADaemonThatDies(t *testing.T) {
 		}
 	}
 	n.patient()
+	n.ok(n.unshare("gpu-0", "a"))
+	n.nothing("in the end")
+}
+
+// TestAskingBrokenOff: a driver that ends while it asks a daemon lets it run.
+func TestAskingBrokenOff(t *testing.T) {
+	n := newNode(t)
+	n.mustShare("gpu-0", "a", mps)
+	before := n.daemons("a")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := n.locked(t.Context(), func(s *state) error { return n.serve(ctx, s, "a") })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if after := n.daemons("a"); !slices.Equal(after, before) {
+		t.Errorf("the daemon %v became %v", before, after)
+	}
 	n.ok(n.unshare("gpu-0", "a"))
 	n.nothing("in the end")
 }
