@@ -143,17 +143,18 @@ func (r *Runner) execute(ctx context.Context, out string) (err error) {
 	return nil
 }
 
-// reason is what a log says first about a failure.
+// reason is what a log says first about a failure, and the line after, where
+// the harness begins a new one.
 func reason(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	for _, sign := range []string{"FATAL ERROR", "ERROR:", "panic:", "_test.go:", ".go:"} {
-		for _, line := range lines {
+	for _, sign := range []string{"FATAL ERROR", "ERROR:", "panic:", ".go:"} {
+		for i, line := range lines {
 			if strings.Contains(line, sign) {
-				return strings.TrimSpace(line)
+				return strings.Join(strings.Fields(strings.Join(lines[i:min(i+2, len(lines))], " ")), " ")
 			}
 		}
 	}

@@ -56,7 +56,7 @@ func TestRunnerReadsTheResult(t *testing.T) {
 // A run that fails says why and ends no other.
 func TestRunnerGoesOnAfterAFailure(t *testing.T) {
 	r := fake(t, `if grep -q stock-default "$LADDER_BENCH_SPEC"; then
-  echo 'starting'; echo '    run.go:12: FATAL ERROR: no etcd'; exit 1
+  echo 'starting'; echo '    run.go:12: FATAL ERROR:'; echo '        no   etcd'; exit 1
 fi
 `+writesResult)
 	failing := someRun(t)
@@ -65,7 +65,7 @@ fi
 	if len(results) != 1 || results[0].Scheduler != Ladder {
 		t.Errorf("%v", results)
 	}
-	if err == nil || !strings.Contains(err.Error(), "no etcd") || !strings.Contains(err.Error(), failing.Name()) {
+	if err == nil || !strings.Contains(err.Error(), "FATAL ERROR: no etcd") || !strings.Contains(err.Error(), failing.Name()) {
 		t.Errorf("%v", err)
 	}
 }

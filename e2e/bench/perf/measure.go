@@ -98,8 +98,11 @@ func liveHeap() float64 {
 // readUpstream fills in what upstream's harness wrote into a folder.
 func readUpstream(folder string, r *bench.Result) error {
 	files, err := filepath.Glob(filepath.Join(folder, "*_benchmark_"+topic+"_*.json"))
-	if err != nil || len(files) != 1 {
-		return fmt.Errorf("looking for the results of scheduler_perf, there are %d: %v, %w", len(files), files, err)
+	if err != nil {
+		return fmt.Errorf("looking for the results of scheduler_perf, %w", err)
+	}
+	if len(files) != 1 {
+		return fmt.Errorf("looking for the results of scheduler_perf, there are %d in %s", len(files), folder)
 	}
 	text, err := os.ReadFile(files[0])
 	if err != nil {
