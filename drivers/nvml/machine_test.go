@@ -180,11 +180,54 @@ func (d *disk) newEngine(gpus inventory.Inventory, hooks engine.Hooks) *driver {
 	return made
 }
 
+// opened is the library, one for all drivers of a process: go-nvml has a table
+// for the whole process, and each of its objects a lock of its own, which is not
+// taken when symbols are looked for. No program has two drivers; tests do.
+func opened(path string) gonvml.Interface {
+	made, _ := libraries.LoadOrStore(path, &oneLibrary{Interface: gonvml.New(gonvml.WithLibraryPath(path))})
+	return made.(gonvml.Interface)
+}
+
+var libraries sync.Map
+
+// oneLibrary is opened, closed and looked into by one at a time.
+type oneLibrary struct {
+	gonvml.Interface
+	mu sync.Mutex
+}
+
+func (l *oneLibrary) Init() gonvml.Return {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Interface.Init()
+}
+
+func (l *oneLibrary) Shutdown() gonvml.Return {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Interface.Shutdown()
+}
+
+func (l *oneLibrary) Extensions() gonvml.ExtendedInterface {
+	return oneExtensions{l.Interface.Extensions(), &l.mu}
+}
+
+type oneExtensions struct {
+	gonvml.ExtendedInterface
+	mu *sync.Mutex
+}
+
+func (e oneExtensions) LookupSymbol(name string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ExtendedInterface.LookupSymbol(name)
+}
+
 // drive starts a driver of the boards, until its stop or the end of ctx; ended
 // counts what then goes on for a while. NVIDIA's own edits are asked for where
 // real is true.
 func (d *disk) drive(ctx context.Context, hooks engine.Hooks, real bool, ended *sync.WaitGroup) (*driver, error) {
-	calls := gonvml.New(gonvml.WithLibraryPath(d.Library))
+	calls := opened(d.Library)
 	config := Config{
 		NVML: calls, Editor: &editor{}, RemoveUnknown: true,
 		CallLimit: 20 * time.Second, EditLimit: 20 * time.Second, StartLimit: 20 * time.Second, PollPeriod: 20 * time.Millisecond, RetryLimit: 60 * time.Millisecond,
