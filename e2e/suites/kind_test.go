@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
+	utilexec "k8s.io/client-go/util/exec"
 
 	"gpuladder.dev/ladder/e2e/cluster/docker"
 	"gpuladder.dev/ladder/e2e/cluster/kind"
@@ -274,6 +275,9 @@ func (k *kindWorld) fault(ctx context.Context, node string, args ...string) (str
 	return k.driverExec(ctx, node, driverName, append([]string{"/ladder", "fault"}, args...)...)
 }
 
+// wrongUse is the exit code of Ladder's programs for input that can't be right.
+const wrongUse = 2
+
 // driverExec runs a command in a container of a node's driver, once it is ready.
 func (k *kindWorld) driverExec(ctx context.Context, node, container string, argv ...string) (string, error) {
 	var said string
@@ -287,6 +291,9 @@ func (k *kindWorld) driverExec(ctx context.Context, node, container string, argv
 			return false, "it is not ready", nil
 		}
 		said, err = k.execInPod(ctx, &pods[0], container, argv...)
+		if wrong := new(utilexec.CodeExitError); errors.As(err, wrong) && wrong.Code == wrongUse {
+			return false, "", err // it will not become right
+		}
 		return err == nil, fmt.Sprint(err), nil
 	})
 	return said, err

@@ -124,7 +124,10 @@ func (w *world) undoFaults(ctx context.Context, tainted []device) error {
 		}
 	}
 	for _, d := range tainted {
-		errs = append(errs, w.mendDevice(ctx, d))
+		// A board that was taken out can't be mended: nodes are equipped after this.
+		if err := w.mendDevice(ctx, d); err != nil {
+			fmt.Fprintf(os.Stderr, "mending %s, %v\n", d, err)
+		}
 	}
 	return errors.Join(append(errs, w.startScheduler(ctx))...)
 }
