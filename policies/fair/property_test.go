@@ -347,7 +347,7 @@ func TestOrderOfEventsAtOneInstant(t *testing.T) {
 					batch = append(batch, ev)
 				}
 			}
-			batch = tellBoth(t, p.Now, batch, a, b)
+			tellBoth(t, p.Now, batch, a, b)
 			x, y := a.Next(p.Now), b.Next(p.Now)
 			if !reflect.DeepEqual(x, y) {
 				t.Fatalf("one order: %+v\nanother: %+v", x, y)
