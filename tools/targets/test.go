@@ -15,14 +15,8 @@ func Test(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := step("testing all modules", func() error {
+	return step("testing all modules", func() error {
 		return goTest(ctx, "all", byPackage, []string{"KUBEBUILDER_ASSETS=" + assets}, "-race", "-timeout=30m", "work")
-	}); err != nil {
-		return err
-	}
-	return step("testing the benchmark of schedulers", func() error {
-		c := inBench("go", "test", "-vet=off", "-timeout=30m", "./...")
-		return c.with(append(c.env, "PATH="+assets+string(os.PathListSeparator)+os.Getenv("PATH"))...).run(ctx)
 	})
 }
 

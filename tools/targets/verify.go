@@ -63,9 +63,6 @@ func Verify(ctx context.Context) error {
 			)
 		}))
 	}
-	errs = append(errs, step("checking module "+benchModule, func() error {
-		return errors.Join(inBench("go", "mod", "tidy", "-diff").run(ctx), inBench("go", "vet", "./...").run(ctx))
-	}))
 	return errors.Join(errs...)
 }
 
