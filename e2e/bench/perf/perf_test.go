@@ -47,7 +47,7 @@ func TestHarness(t *testing.T) {
 		t.Skip("runs kube-apiserver and etcd")
 	}
 	if _, err := exec.LookPath("etcd"); err != nil {
-		t.Skip("needs etcd on the PATH: go tool mage test brings it")
+		t.Skip("needs etcd on the PATH")
 	}
 	upstream, err := bench.UpstreamFolder(t.Context())
 	if err != nil {
