@@ -56,15 +56,15 @@ func (d *downTest) down(users bool) (said string, err error) {
 	var b bytes.Buffer
 	o := Options{Name: "some", Progress: &b}
 	o.complete()
-	err = down(d.t.Context(), o, engines{
-		running: func(ctx context.Context, _ docker.Options) (*docker.Engine, error) {
+	err = down(d.t.Context(), o, docker.Access{
+		Running: func(ctx context.Context, _ docker.Options) (*docker.Engine, error) {
 			if !users {
 				return nil, nil
 			}
 			return docker.Find(ctx, docker.Docker, "", docker.Options{})
 		},
-		detect:  func(context.Context, docker.Options) (*docker.Plan, error) { return nil, &docker.MissingError{} },
-		cleanUp: func(context.Context, io.Writer) error { d.cleaned++; return nil },
+		Detect:  func(context.Context, docker.Options) (*docker.Plan, error) { return nil, &docker.MissingError{} },
+		CleanUp: func(context.Context, io.Writer) error { d.cleaned++; return nil },
 	})
 	return b.String(), err
 }

@@ -186,23 +186,13 @@ func (h *harness) up(ctx context.Context) error {
 // remove what it has stored of the cluster. Calling it again does nothing.
 func Down(ctx context.Context, o Options) error {
 	o.complete()
-	return down(ctx, o, machineEngines)
+	return down(ctx, o, docker.OfMachine)
 }
 
-// engines is how Down reaches the container engines of this machine.
-type engines struct {
-	running func(context.Context, docker.Options) (*docker.Engine, error)
-	detect  func(context.Context, docker.Options) (*docker.Plan, error)
-	cleanUp func(context.Context, io.Writer) error
-}
-
-// machineEngines are the real ones.
-var machineEngines = engines{running: docker.Running, detect: docker.Detect, cleanUp: docker.CleanUp}
-
-func down(ctx context.Context, o Options, e engines) error {
-	engine, err := e.of(ctx, o)
+func down(ctx context.Context, o Options, access docker.Access) error {
+	engine, err := engineOf(ctx, o, access)
 	if err == nil && engine == nil {
-		err = e.cleanUp(ctx, o.Progress)
+		err = access.CleanUp(ctx, o.Progress)
 	}
 	if err != nil {
 		return err // what is remembered of the cluster stays, so that it can be tried again
@@ -224,10 +214,10 @@ func down(ctx context.Context, o Options, e engines) error {
 	return engine.Close(ctx)
 }
 
-// of is the engine that has the cluster, or had it, if the cluster is
-// remembered; else the one in which it can be all the same: a private one that
-// runs, or the user's. Nil where there is none.
-func (e engines) of(ctx context.Context, o Options) (*docker.Engine, error) {
+// engineOf is the engine that has the cluster, or had it, if the cluster is
+// remembered; else the one in which it can be all the same. Nil where there is
+// none.
+func engineOf(ctx context.Context, o Options, access docker.Access) (*docker.Engine, error) {
 	state, err := kind.Remembered(o.Name)
 	if err != nil {
 		return nil, err
@@ -235,18 +225,7 @@ func (e engines) of(ctx context.Context, o Options) (*docker.Engine, error) {
 	if state != nil {
 		return state.OpenEngine(ctx, o.Progress)
 	}
-	engine, err := e.running(ctx, docker.Options{Progress: o.Progress})
-	if err != nil || engine != nil {
-		return engine, err
-	}
-	plan, err := e.detect(ctx, docker.Options{Progress: o.Progress})
-	if missing := new(docker.MissingError); errors.As(err, &missing) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return plan.Running(), nil
+	return access.Present(ctx, o.Progress)
 }
 
 func (h *harness) say(format string, args ...any) { fmt.Fprintf(h.Progress, format+"\n", args...) }

@@ -58,10 +58,7 @@ func TestHealth(t *testing.T) {
 			s.strike(ctx, t, d, code)
 		}
 		for code, d := range struck {
-			want := "suspect"
-			if slices.Contains(xidsOf.failed, code) {
-				want = "failed"
-			}
+			want := severityIn(code)
 			s.await(ctx, t, within.published, fmt.Sprintf("%s to be %s by XID %d", d, want, code), func() (bool, string) {
 				is := severityOf(s.taints(d), code)
 				return is == want, fmt.Sprintf("it is %s, its taints are %v", is, s.taints(d))
@@ -172,11 +169,7 @@ func (s *scene) counted(ctx context.Context, t *testing.T, struck map[int]device
 			if d.node != node {
 				continue
 			}
-			if slices.Contains(xidsOf.failed, code) {
-				want["failed"]++
-			} else {
-				want["suspect"]++
-			}
+			want[severityIn(code)]++
 		}
 		err := workload.WaitFor(ctx, within.published, fmt.Sprintf("the metrics of node %s to count %v", node, want), func(ctx context.Context) (bool, string, error) {
 			text, err := s.nodes(t).metrics(ctx, node)

@@ -38,6 +38,7 @@ func startLab(ctx context.Context) (provider, error) {
 }
 
 func (l *labWorld) killScheduler(ctx context.Context) error { return l.Kill(ctx, lab.LadderScheduler) }
+
 // prepare has nothing to do: the lab's fleet is made for the suites.
 func (l *labWorld) prepare(context.Context) error { return nil }
 

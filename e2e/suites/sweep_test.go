@@ -12,6 +12,8 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/workload"
@@ -84,34 +86,14 @@ func (w *world) sweepCluster(ctx context.Context) error {
 			errs = append(errs, err)
 			continue
 		}
-		var own []client.Object
-		switch l := list.(type) {
-		case *admissionv1.ValidatingAdmissionPolicyBindingList:
-			own = pointers(l.Items)
-		case *admissionv1.ValidatingAdmissionPolicyList:
-			own = pointers(l.Items)
-		case *v1alpha1.AcceleratorPolicyList:
-			own = pointers(l.Items)
-		}
-		for _, o := range own {
-			if strings.HasPrefix(o.GetName(), ownPrefix) {
+		errs = append(errs, meta.EachListItem(list, func(item runtime.Object) error {
+			if o := item.(client.Object); strings.HasPrefix(o.GetName(), ownPrefix) {
 				errs = append(errs, client.IgnoreNotFound(w.client.Delete(ctx, o)))
 			}
-		}
+			return nil // the others are removed all the same
+		}))
 	}
 	return errors.Join(errs...)
-}
-
-// pointers are the objects of a list.
-func pointers[T any, P interface {
-	*T
-	client.Object
-}](items []T) []client.Object {
-	objects := make([]client.Object, len(items))
-	for i := range items {
-		objects[i] = P(&items[i])
-	}
-	return objects
 }
 
 // undoFaults ends what was broken on purpose.

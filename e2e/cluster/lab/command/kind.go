@@ -28,35 +28,13 @@ and stopped with the last cluster.`,
 
 // engines is how the commands reach the container engines of this machine.
 type engines struct {
-	running func(context.Context, docker.Options) (*docker.Engine, error)
-	detect  func(context.Context, docker.Options) (*docker.Plan, error)
+	docker.Access
 	// open returns the engine of a cluster, started again where it must be.
-	open    func(kind.State, context.Context, io.Writer) (*docker.Engine, error)
-	cleanUp func(context.Context, io.Writer) error
+	open func(kind.State, context.Context, io.Writer) (*docker.Engine, error)
 }
 
 // machineEngines are the real ones.
-var machineEngines = engines{
-	running: docker.Running, detect: docker.Detect, open: kind.State.OpenEngine, cleanUp: docker.CleanUp,
-}
-
-// find returns the engine that clusters of which nothing is remembered may be
-// on, without a change to the machine: a private daemon that runs, else what the
-// user has. It returns nil where there is none.
-func (e engines) find(ctx context.Context, progress io.Writer) (*docker.Engine, error) {
-	running, err := e.running(ctx, docker.Options{Progress: progress})
-	if running != nil || err != nil {
-		return running, err
-	}
-	plan, err := e.detect(ctx, docker.Options{Progress: progress})
-	if missing := new(docker.MissingError); errors.As(err, &missing) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return plan.Running(), nil
-}
+var machineEngines = engines{Access: docker.OfMachine, open: kind.State.OpenEngine}
 
 // attach finds a cluster, wherever it is.
 func (e engines) attach(ctx context.Context, name string, progress io.Writer) (*kind.Cluster, error) {
@@ -68,7 +46,7 @@ func (e engines) attach(ctx context.Context, name string, progress io.Writer) (*
 	if state != nil {
 		engine, err = state.FindEngine(ctx, progress)
 	} else {
-		engine, err = e.find(ctx, progress)
+		engine, err = e.Present(ctx, progress)
 	}
 	if err != nil {
 		return nil, advise(err, name)
@@ -106,7 +84,7 @@ func (e engines) remove(ctx context.Context, name string, progress io.Writer) (*
 	if state != nil {
 		engine, err = e.open(*state, ctx, progress)
 	} else {
-		engine, err = e.find(ctx, progress)
+		engine, err = e.Present(ctx, progress)
 	}
 	if err != nil {
 		return nil, err

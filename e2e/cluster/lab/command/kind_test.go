@@ -43,14 +43,17 @@ func (k *kindTest) engines() engines {
 		return docker.Find(ctx, docker.Docker, "", docker.Options{})
 	}
 	return engines{
-		running: func(ctx context.Context, _ docker.Options) (*docker.Engine, error) {
-			engine, err := own(ctx)
-			if gone := new(docker.GoneError); errors.As(err, &gone) {
-				return nil, nil
-			}
-			return engine, err
+		Access: docker.Access{
+			Running: func(ctx context.Context, _ docker.Options) (*docker.Engine, error) {
+				engine, err := own(ctx)
+				if gone := new(docker.GoneError); errors.As(err, &gone) {
+					return nil, nil
+				}
+				return engine, err
+			},
+			Detect:  func(context.Context, docker.Options) (*docker.Plan, error) { return nil, &docker.MissingError{} },
+			CleanUp: func(context.Context, io.Writer) error { k.cleaned++; return nil },
 		},
-		detect: func(context.Context, docker.Options) (*docker.Plan, error) { return nil, &docker.MissingError{} },
 		open: func(s kind.State, ctx context.Context, progress io.Writer) (*docker.Engine, error) {
 			if s.Engine != docker.Private {
 				return s.OpenEngine(ctx, progress)
@@ -58,7 +61,6 @@ func (k *kindTest) engines() engines {
 			k.opened = append(k.opened, s.Host)
 			return own(ctx)
 		},
-		cleanUp: func(context.Context, io.Writer) error { k.cleaned++; return nil },
 	}
 }
 

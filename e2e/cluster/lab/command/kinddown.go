@@ -67,7 +67,7 @@ func (e engines) down(ctx context.Context, names []string, stdout, stderr io.Wri
 	}
 	if len(names) == 0 {
 		fmt.Fprintln(stdout, "no cluster is there")
-		engine, err := e.find(ctx, stderr)
+		engine, err := e.Present(ctx, stderr)
 		if engine != nil {
 			used[engine.Host()] = engine
 		}
@@ -77,7 +77,7 @@ func (e engines) down(ctx context.Context, names []string, stdout, stderr io.Wri
 		errs = append(errs, closeIdle(ctx, engine))
 	}
 	if len(used) == 0 && errors.Join(errs...) == nil {
-		return e.cleanUp(ctx, stderr)
+		return e.CleanUp(ctx, stderr)
 	}
 	return errors.Join(errs...)
 }
