@@ -1,0 +1,131 @@
+package simulate
+
+// Parts of a real trace. It is other people's data and kept beside the project:
+// in $LADDER_DATA, else in ../shared/data. Without it the tests are skipped.
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/fair"
+)
+
+// philly is the first jobs of the trace from a day on that a test wants.
+func philly(t *testing.T, from time.Time, most int, wants func(*Job) bool) *Trace {
+	t.Helper()
+	dir := os.Getenv("LADDER_DATA")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "..", "shared", "data")
+	}
+	f, err := os.Open(filepath.Join(dir, "philly.csv.gz"))
+	if err != nil {
+		t.Skipf("the trace is not there (set LADDER_DATA): %v", err)
+	}
+	defer f.Close()
+	trace, err := ReadTrace(f, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(trace.Jobs) != 82_247 {
+		t.Errorf("%d jobs, want 82247", len(trace.Jobs))
+	}
+	slices.SortStableFunc(trace.Jobs, compareJobs)
+	trace.Jobs = slices.DeleteFunc(trace.Jobs, func(j Job) bool { return j.Created.Before(from) || !wants(&j) })
+	trace.Jobs = trace.Jobs[:min(most, len(trace.Jobs))]
+	return trace
+}
+
+// tenantsOf gives every tenant of a trace an equal part of so many devices.
+func tenantsOf(trace *Trace, devices int, models ...string) []*v1alpha1.TenantQuota {
+	var names []string
+	for i := range trace.Jobs {
+		if name := trace.Jobs[i].Namespace; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	var quotas []*v1alpha1.TenantQuota
+	for _, name := range names {
+		quotas = append(quotas, quotaOf(name, int32(devices/len(names)), models...))
+	}
+	return quotas
+}
+
+// denseDay is in the middle of the trace's busiest weeks.
+var denseDay = time.Date(2017, 10, 9, 0, 0, 0, 0, time.UTC)
+
+// The invariant of sharing on jobs of the trace, where docs/fair.md says that
+// it holds: jobs of one GPU, one model, no two of a tenant created at once.
+func TestNotLaterThanAloneOnPhilly(t *testing.T) {
+	last := map[string]time.Time{}
+	trace := philly(t, denseDay, 1500, func(j *Job) bool {
+		if j.GPUs > 1 || !j.Created.After(last[j.Namespace]) {
+			return false
+		}
+		last[j.Namespace] = j.Created
+		return true
+	})
+	in := Input{
+		Fleet: fleetOf(nodes(4, 8, "H100")), Trace: trace, Quotas: tenantsOf(trace, 32, "H100"),
+		Policies: []*v1alpha1.AcceleratorPolicy{ladderOf("H100")},
+	}
+	s := newSimulation(t, in)
+	p, err := s.Private(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []fair.Mode{fair.LadderWithoutAging, fair.Ladder} {
+		o, err := s.Run(t.Context(), mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := s.Report(p, o).Setups[0]
+		t.Logf("%s: %d jobs, %d evictions, excess %+v", mode, u.Jobs, u.Evictions, u.Private)
+		if u.Unfinished != 0 || u.Private.Jobs != len(trace.Jobs) || u.Private.OverBeyond != 0 || u.Evictions == 0 {
+			t.Errorf("%s: %d unfinished, %d evictions, %+v", mode, u.Unfinished, u.Evictions, u.Private)
+		}
+	}
+	// The measure can fail: fifo knows no guarantees.
+	o, err := s.Run(t.Context(), fair.FIFO)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := s.Report(p, o).Setups[0].Private; e.OverBeyond == 0 {
+		t.Errorf("fifo keeps guarantees: %+v", e)
+	}
+}
+
+// All jobs of a part of the trace, gangs too, on three models: none is left
+// over, and two runs give the same bytes.
+func TestPhilly(t *testing.T) {
+	trace := philly(t, denseDay, 1200, func(*Job) bool { return true })
+	in := Input{
+		Fleet: fleetOf(nodes(2, 8, "A100"), nodes(2, 8, "H100"), nodes(2, 8, "L4")), Trace: trace,
+		Quotas:  tenantsOf(trace, 14, "A100", "H100", "L4"),
+		Options: Options{Costs: map[string]int64{"H100": 10, "A100": 5}},
+	}
+	for _, mode := range modes {
+		var first []byte
+		for range 2 {
+			s := newSimulation(t, in)
+			o, err := s.Run(t.Context(), mode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := s.Report(nil, o)
+			if u := &r.Setups[0]; u.Unfinished != 0 || u.Jobs != len(trace.Jobs) {
+				t.Errorf("%s: %d of %d jobs are left over", mode, u.Unfinished, u.Jobs)
+			}
+			got := jsonOf(t, r)
+			if first != nil && !bytes.Equal(first, got) {
+				t.Errorf("%s: two runs differ", mode)
+			}
+			first = got
+		}
+	}
+}
