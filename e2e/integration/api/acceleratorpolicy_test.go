@@ -294,8 +294,8 @@ func TestOnUnhealthy(t *testing.T) {
 		{name: "keep", object: unhealthy(v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyKeep})},
 		{name: "unknown action", object: unhealthy(v1alpha1.OnUnhealthy{Action: "Pray"}), refused: []string{"spec.onUnhealthy.action"}},
 		{name: "grace with Keep", object: unhealthy(v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyKeep, GracePeriod: lasting(time.Minute)}), refused: grace},
-		{name: "grace with Recreate", object: unhealthy(v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyRecreate, GracePeriod: lasting(0)}), refused: grace},
-		{name: "grace with End", object: unhealthy(v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyEnd, GracePeriod: lasting(time.Second)}), refused: grace},
+		{name: "grace with Recreate", object: unhealthy(v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyRecreate, GracePeriod: lasting(time.Minute)})},
+		{name: "grace with End", object: unhealthy(v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyEnd, GracePeriod: lasting(time.Second)})},
 		{name: "negative grace", object: unhealthy(v1alpha1.OnUnhealthy{GracePeriod: lasting(-time.Second)}), refused: grace},
 		{name: "half a second of grace", object: unhealthy(v1alpha1.OnUnhealthy{GracePeriod: lasting(1500 * time.Millisecond)}), refused: grace},
 	})

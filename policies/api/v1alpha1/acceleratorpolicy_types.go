@@ -297,14 +297,14 @@ type RetryPolicy struct {
 
 // OnUnhealthy says what happens to a bound Pod whose device has failed.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.gracePeriod) || self.action == 'Evict'",message="may be set only where action is Evict",fieldPath=".gracePeriod"
+// +kubebuilder:validation:XValidation:rule="!has(self.gracePeriod) || self.action != 'Keep'",message="may not be set where action is Keep",fieldPath=".gracePeriod"
 type OnUnhealthy struct {
 	// action is what happens.
 	// +optional
 	// +kubebuilder:default=Evict
 	Action UnhealthyAction `json:"action,omitempty"`
 	// gracePeriod is how long the Pod keeps the device after the failure is
-	// confirmed; only with Evict.
+	// confirmed; not with Keep.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
@@ -321,10 +321,10 @@ type UnhealthyAction string
 const (
 	// UnhealthyEvict: deleted by taint eviction after the grace period.
 	UnhealthyEvict UnhealthyAction = "Evict"
-	// UnhealthyRecreate: evicted through the Eviction API, so that disruption
-	// budgets hold.
+	// UnhealthyRecreate: evicted through the Eviction API after the grace
+	// period, so that disruption budgets hold.
 	UnhealthyRecreate UnhealthyAction = "Recreate"
-	// UnhealthyEnd: the Pod ends as failed.
+	// UnhealthyEnd: the Pod ends as failed after the grace period.
 	UnhealthyEnd UnhealthyAction = "End"
 	// UnhealthyKeep: the Pod keeps the device.
 	UnhealthyKeep UnhealthyAction = "Keep"

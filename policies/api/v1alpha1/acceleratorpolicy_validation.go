@@ -200,8 +200,8 @@ func (o *OnUnhealthy) validate(path *field.Path) field.ErrorList {
 	if o.GracePeriod == nil || len(errs) > 0 {
 		return errs
 	}
-	if o.Action != UnhealthyEvict {
-		errs = append(errs, field.Invalid(grace, o.GracePeriod.Duration.String(), "may be set only where action is Evict"))
+	if o.Action == UnhealthyKeep {
+		errs = append(errs, field.Invalid(grace, o.GracePeriod.Duration.String(), "may not be set where action is Keep"))
 	}
 	if o.GracePeriod.Milliseconds()%1000 != 0 {
 		errs = append(errs, field.Invalid(grace, o.GracePeriod.Duration.String(), "must be whole seconds, as a toleration's are"))

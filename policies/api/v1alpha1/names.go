@@ -28,6 +28,18 @@ const ClaimRefName = "accelerator"
 // GateQuota is the scheduling gate that holds a tenant's Pod until its turn.
 const GateQuota = "gpuladder.dev/quota"
 
+// LabelPreemptible with the value "false" keeps a Pod's devices from being
+// taken back. It then borrows only what is guaranteed to nobody.
+const LabelPreemptible = "gpuladder.dev/preemptible"
+
+// Annotations of a Pod whose borrowed devices will be taken back.
+const (
+	// AnnotationReclaimDeadline is when the Pod will be evicted, in RFC 3339.
+	AnnotationReclaimDeadline = "gpuladder.dev/reclaim-deadline"
+	// AnnotationReclaimFor is the UID of the Pod that waits for the devices.
+	AnnotationReclaimFor = "gpuladder.dev/reclaim-for"
+)
+
 // ConditionAccelerator is the condition type on a Pod that says what it got,
 // or why not.
 const ConditionAccelerator = "gpuladder.dev/Accelerator"
@@ -38,7 +50,14 @@ const (
 	AnnotationTier     = "gpuladder.dev/tier"
 	AnnotationModel    = "gpuladder.dev/model"
 	AnnotationDigest   = "gpuladder.dev/digest"
+	// AnnotationRecord names the AllocationDecision that says why.
+	AnnotationRecord = "gpuladder.dev/record"
 )
+
+// AnnotationRebuilt stands on an AllocationDecision that was not written by the
+// scheduler but put together from what the Pod and its claims say. Its value is
+// the name of the record that is missing.
+const AnnotationRebuilt = "gpuladder.dev/rebuilt"
 
 // Device taints of Ladder's driver.
 const (

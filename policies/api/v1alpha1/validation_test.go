@@ -69,7 +69,7 @@ func TestValidateAcceleratorPolicy(t *testing.T) {
 		{"namespace selector", `{namespaceSelector: {matchLabels: {"a b": c}}, tiers: [{name: a}]}`, []string{"spec.namespaceSelector.matchLabels: FieldValueInvalid"}},
 		{"attempts", `{retry: {maxAttempts: 0}, tiers: [{name: a}]}`, []string{"spec.retry.maxAttempts: FieldValueInvalid"}},
 		{"backoffs", `{retry: {initialBackoff: 31s}, tiers: [{name: a}]}`, []string{"spec.retry.maxBackoff: FieldValueInvalid"}},
-		{"grace without eviction", `{onUnhealthy: {action: Keep, gracePeriod: 1s}, tiers: [{name: a}]}`, []string{"spec.onUnhealthy.gracePeriod: FieldValueInvalid"}},
+		{"grace for what is kept", `{onUnhealthy: {action: Keep, gracePeriod: 1s}, tiers: [{name: a}]}`, []string{"spec.onUnhealthy.gracePeriod: FieldValueInvalid"}},
 		{"active revision", `{activeRevision: 0, tiers: [{name: a}]}`, []string{"spec.activeRevision: FieldValueInvalid"}},
 	} {
 		t.Run(f.name, func(t *testing.T) {

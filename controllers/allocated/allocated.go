@@ -1,0 +1,162 @@
+// Package allocated tells what a bound Pod has, from what Kubernetes itself
+// keeps of it: the allocations of its claims, and the annotations that came
+// with the Binding. Allocations are the truth about devices; the annotations
+// add what no claim says.
+package allocated
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/compile"
+)
+
+// Claim is one claim of a Pod.
+type Claim struct {
+	// Ref is the name by which the Pod refers to it.
+	Ref string
+	*resourcev1.ResourceClaim
+}
+
+// Policy is the policy and revision that a claim was made from, by the labels
+// that came from its template; an empty name for a claim of another kind.
+func Policy(claim *resourcev1.ResourceClaim) (name string, revision int64) {
+	name = claim.Labels[v1alpha1.LabelPolicy]
+	revision, err := strconv.ParseInt(claim.Labels[v1alpha1.LabelPolicyRevision], 10, 64)
+	if name == "" || err != nil || revision < 1 {
+		return "", 0
+	}
+	return name, revision
+}
+
+// Claims reads the claims of a Pod, in the order in which it names them.
+// Claims that were not made yet, are gone or belong to another Pod are left out.
+func Claims(ctx context.Context, reader client.Reader, pod *corev1.Pod) ([]Claim, error) {
+	var claims []Claim
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		name, mustCheckOwner, err := resourceclaim.Name(pod, ref)
+		if err != nil || name == nil {
+			continue // not made yet, or never will be
+		}
+		claim := &resourcev1.ResourceClaim{}
+		switch err := reader.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: *name}, claim); {
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("reading claim %s/%s, %w", pod.Namespace, *name, err)
+		}
+		if mustCheckOwner && resourceclaim.IsForPod(pod, claim, false) != nil {
+			continue
+		}
+		claims = append(claims, Claim{Ref: ref.Name, ResourceClaim: claim})
+	}
+	return claims, nil
+}
+
+// Of says what the Pod got, as a record does: without the evidence, the
+// attempts and the time, which are not kept. revision is that of the Pod's
+// policy; nil where it is not known.
+func Of(pod *corev1.Pod, claims []Claim, revision *v1alpha1.PolicyRevision) v1alpha1.AllocationDecisionSpec {
+	spec := v1alpha1.AllocationDecisionSpec{
+		Pod: pod.Name, PodUID: pod.UID, Outcome: v1alpha1.OutcomeAllocated, Node: pod.Spec.NodeName,
+		Tier: pod.Annotations[v1alpha1.AnnotationTier], InputDigest: pod.Annotations[v1alpha1.AnnotationDigest],
+	}
+	main := mainClaim(claims)
+	subject := pod.UID
+	if main != nil {
+		spec.Claim, subject = main.Name, main.UID
+		spec.Policy, spec.PolicyRevision = Policy(main.ResourceClaim)
+		spec.PolicyHash = main.Annotations[compile.AnnotationPolicyHash]
+	}
+	spec.IdempotencyKey = string(subject) + "/" + strconv.FormatInt(spec.PolicyRevision, 10)
+	models := strings.Split(pod.Annotations[v1alpha1.AnnotationModel], ",")
+	for _, claim := range claims {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		isMain := main != nil && claim.Ref == main.Ref
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			device := v1alpha1.DecidedDevice{Driver: r.Driver, Pool: r.Pool, Device: r.Device, Request: r.Request}
+			if len(claims) > 1 {
+				device.Claim = claim.Ref
+			}
+			if isMain && len(models) == 1 { // of several it is not known which is whose
+				device.Model = models[0]
+			}
+			if tier, ok := strings.CutPrefix(r.Request, v1alpha1.RequestName+"/"); ok && isMain && spec.Policy != "" {
+				spec.Tier = tier // the claim knows better than an annotation
+			}
+			spec.Devices = append(spec.Devices, device)
+		}
+	}
+	if revision != nil && spec.Policy != "" {
+		spec.PolicyHash = revision.Spec.Hash
+		at := slices.IndexFunc(revision.Spec.PolicySpec.Tiers, func(t v1alpha1.Tier) bool { return t.Name == spec.Tier })
+		if at >= 0 {
+			spec.TierIndex = ptr.To(int32(at))
+		}
+	}
+	return spec
+}
+
+// mainClaim is the policy's claim, or the only one.
+func mainClaim(claims []Claim) *Claim {
+	for i := range claims {
+		if name, _ := Policy(claims[i].ResourceClaim); name != "" {
+			return &claims[i]
+		}
+	}
+	if len(claims) == 1 {
+		return &claims[0]
+	}
+	return nil
+}
+
+// Summary says what the Pod got in one line, in the words of the scheduler:
+// "H100 (tier h100, revision 3): node/pool/device".
+func Summary(pod *corev1.Pod, spec *v1alpha1.AllocationDecisionSpec) string {
+	what := strings.ReplaceAll(pod.Annotations[v1alpha1.AnnotationModel], ",", "+")
+	if what == "" {
+		what = "device"
+	}
+	var of []string
+	if spec.Tier != "" {
+		of = append(of, "tier "+spec.Tier)
+	}
+	if spec.PolicyRevision != 0 {
+		of = append(of, fmt.Sprintf("revision %d", spec.PolicyRevision))
+	}
+	if len(of) > 0 {
+		what += " (" + strings.Join(of, ", ") + ")"
+	}
+	places := make([]string, 0, len(spec.Devices))
+	for _, d := range spec.Devices {
+		places = append(places, spec.Node+"/"+d.Pool+"/"+d.Device)
+	}
+	return Clip(what + ": " + strings.Join(places, ", "))
+}
+
+// longest is the longest message of a record, in bytes; Events take as much.
+const longest = 1024
+
+// Clip shortens a message to what records and Events take.
+func Clip(message string) string {
+	const more = " ..."
+	if len(message) <= longest {
+		return message
+	}
+	return strings.ToValidUTF8(message[:longest-len(more)], "") + more
+}

@@ -1,0 +1,184 @@
+package allocated_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"gpuladder.dev/ladder/controllers/allocated"
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/compile"
+)
+
+func pod(change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train", UID: "pod-uid", Annotations: map[string]string{
+			v1alpha1.AnnotationTier: "forged", v1alpha1.AnnotationModel: "H100", v1alpha1.AnnotationDigest: "sha256:d",
+		}},
+		Spec: corev1.PodSpec{NodeName: "n1", ResourceClaims: []corev1.PodResourceClaim{
+			{Name: "accelerator", ResourceClaimTemplateName: ptr.To("h100-first-3")},
+		}},
+		Status: corev1.PodStatus{ResourceClaimStatuses: []corev1.PodResourceClaimStatus{
+			{Name: "accelerator", ResourceClaimName: ptr.To("train-accelerator-x")},
+		}},
+	}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func claim(name string, results ...resourcev1.DeviceRequestAllocationResult) *resourcev1.ResourceClaim {
+	return &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(name + "-uid")},
+		Status:     resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: results}}},
+	}
+}
+
+func result(request, device string) resourcev1.DeviceRequestAllocationResult {
+	return resourcev1.DeviceRequestAllocationResult{Request: request, Driver: v1alpha1.DriverName, Pool: "n1", Device: device}
+}
+
+// policyClaim is the claim that was made for pod from h100-first-3.
+func policyClaim(results ...resourcev1.DeviceRequestAllocationResult) *resourcev1.ResourceClaim {
+	c := claim("train-accelerator-x", results...)
+	c.Labels = map[string]string{v1alpha1.LabelPolicy: "h100-first", v1alpha1.LabelPolicyRevision: "3"}
+	c.Annotations = map[string]string{compile.AnnotationPolicyHash: "sha256:h"}
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "train", UID: "pod-uid", Controller: ptr.To(true)}}
+	return c
+}
+
+func read(t *testing.T, p *corev1.Pod, objects ...client.Object) []allocated.Claim {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), resourcev1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	claims, err := allocated.Claims(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claims
+}
+
+func TestOfAPolicysPod(t *testing.T) {
+	p := pod()
+	claims := read(t, p, policyClaim(result("accelerator/a100", "gpu-0"), result("accelerator/a100", "gpu-1")))
+	revision := &v1alpha1.PolicyRevision{Spec: v1alpha1.PolicyRevisionSpec{Hash: "sha256:h"}}
+	revision.Spec.PolicySpec.Tiers = []v1alpha1.Tier{{Name: "h100"}, {Name: "a100"}}
+	got := allocated.Of(p, claims, revision)
+	want := v1alpha1.AllocationDecisionSpec{
+		Pod: "train", PodUID: "pod-uid", Claim: "train-accelerator-x", Outcome: v1alpha1.OutcomeAllocated, Policy: "h100-first", PolicyRevision: 3,
+		PolicyHash: "sha256:h", Tier: "a100", TierIndex: ptr.To[int32](1), Node: "n1", IdempotencyKey: "train-accelerator-x-uid/3", InputDigest: "sha256:d",
+		Devices: []v1alpha1.DecidedDevice{
+			{Driver: v1alpha1.DriverName, Pool: "n1", Device: "gpu-0", Request: "accelerator/a100", Model: "H100"},
+			{Driver: v1alpha1.DriverName, Pool: "n1", Device: "gpu-1", Request: "accelerator/a100", Model: "H100"},
+		},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if got, want := allocated.Summary(p, &got), "H100 (tier a100, revision 3): n1/n1/gpu-0, n1/n1/gpu-1"; got != want {
+		t.Errorf("the summary is %q, want %q", got, want)
+	}
+	if got := allocated.Of(p, claims, nil); got.TierIndex != nil || got.PolicyHash != "sha256:h" {
+		t.Errorf("without the revision: place %v, hash %s", got.TierIndex, got.PolicyHash)
+	}
+}
+
+func TestOfAPodWithoutPolicy(t *testing.T) {
+	p := pod(func(p *corev1.Pod) {
+		p.Annotations = map[string]string{v1alpha1.AnnotationTier: "gpu/big"}
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "mine", ResourceClaimName: ptr.To("shared")}}
+	})
+	got := allocated.Of(p, read(t, p, claim("shared", result("gpu/big", "gpu-3"))), nil)
+	if got.Policy != "" || got.PolicyRevision != 0 || got.Tier != "gpu/big" || got.Claim != "shared" || got.IdempotencyKey != "shared-uid/0" ||
+		len(got.Devices) != 1 || got.Devices[0].Model != "" || got.Devices[0].Claim != "" {
+		t.Errorf("got %+v", got)
+	}
+	if got, want := allocated.Summary(p, &got), "device (tier gpu/big): n1/n1/gpu-3"; got != want {
+		t.Errorf("the summary is %q, want %q", got, want)
+	}
+}
+
+// A model is told of the policy's devices only, and only where it is one.
+func TestSeveralClaims(t *testing.T) {
+	both := func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = append([]corev1.PodResourceClaim{{Name: "nic", ResourceClaimName: ptr.To("nic")}}, p.Spec.ResourceClaims...)
+	}
+	p := pod(both)
+	objects := []client.Object{policyClaim(result("accelerator/h100", "gpu-0")), claim("nic", result("port", "nic-0"))}
+	got := allocated.Of(p, read(t, p, objects...), nil)
+	if len(got.Devices) != 2 || got.Devices[0].Claim != "nic" || got.Devices[0].Model != "" || got.Devices[1].Claim != "accelerator" || got.Devices[1].Model != "H100" {
+		t.Errorf("got %+v", got.Devices)
+	}
+	if got.Claim != "train-accelerator-x" || got.Tier != "h100" {
+		t.Errorf("the policy's claim is not the one told of: %s, %s", got.Claim, got.Tier)
+	}
+	p = pod(both, func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationModel] = "H100,H200" })
+	if got := allocated.Of(p, read(t, p, objects...), nil); got.Devices[1].Model != "" {
+		t.Errorf("of two models %s is said of a device", got.Devices[1].Model)
+	}
+}
+
+// What is not there, not made yet or another Pod's is nobody's.
+func TestClaimsOfOthers(t *testing.T) {
+	foreign := policyClaim(result("accelerator/h100", "gpu-0"))
+	foreign.OwnerReferences[0].UID = "another"
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		objects []client.Object
+	}{
+		"gone":          {pod(), nil},
+		"of another":    {pod(), []client.Object{foreign}},
+		"not made yet":  {pod(func(p *corev1.Pod) { p.Status.ResourceClaimStatuses = nil }), []client.Object{policyClaim()}},
+		"another space": {pod(func(p *corev1.Pod) { p.Namespace = "team-b" }), []client.Object{policyClaim()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if claims := read(t, test.pod, test.objects...); len(claims) != 0 {
+				t.Errorf("got %d claims", len(claims))
+			}
+		})
+	}
+}
+
+func TestPolicyOfAClaim(t *testing.T) {
+	for name, test := range map[string]struct {
+		labels   map[string]string
+		policy   string
+		revision int64
+	}{
+		"a policy's":    {map[string]string{v1alpha1.LabelPolicy: "p", v1alpha1.LabelPolicyRevision: "12"}, "p", 12},
+		"none":          {nil, "", 0},
+		"no revision":   {map[string]string{v1alpha1.LabelPolicy: "p"}, "", 0},
+		"not a number":  {map[string]string{v1alpha1.LabelPolicy: "p", v1alpha1.LabelPolicyRevision: "x"}, "", 0},
+		"not a policy":  {map[string]string{v1alpha1.LabelPolicyRevision: "1"}, "", 0},
+		"revision zero": {map[string]string{v1alpha1.LabelPolicy: "p", v1alpha1.LabelPolicyRevision: "0"}, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy, revision := allocated.Policy(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}})
+			if policy != test.policy || revision != test.revision {
+				t.Errorf("got %q, %d", policy, revision)
+			}
+		})
+	}
+}
+
+func TestClip(t *testing.T) {
+	if got := allocated.Clip("short"); got != "short" {
+		t.Errorf("got %q", got)
+	}
+	if got := allocated.Clip(strings.Repeat("ä", 600)); len(got) > 1024 || !strings.HasSuffix(got, " ...") {
+		t.Errorf("got %d bytes, ending in %q", len(got), got[len(got)-6:])
+	}
+}

@@ -1,0 +1,201 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+)
+
+func rule(change ...func(*resourcev1.DeviceTaintRule)) *resourcev1.DeviceTaintRule {
+	r := &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "r", Generation: 1}}
+	r.Spec.DeviceSelector = &resourcev1.DeviceTaintSelector{Pool: ptr.To("n1"), Device: ptr.To("gpu-0")}
+	r.Spec.Taint = resourcev1.DeviceTaint{Key: v1alpha1.TaintFailed, Effect: resourcev1.DeviceTaintEffectNoExecute, TimeAdded: ptr.To(metav1.NewTime(start))}
+	for _, c := range change {
+		c(r)
+	}
+	return r
+}
+
+func TestFailureOf(t *testing.T) {
+	result := &resourcev1.DeviceRequestAllocationResult{Driver: v1alpha1.DriverName, Pool: "n1", Device: "gpu-0"}
+	later := taints(start.Add(time.Minute))
+	tainted := slice(1)
+	tainted.Spec.Devices[0].Taints = later
+	for name, test := range map[string]struct {
+		slices []resourcev1.ResourceSlice
+		rules  []resourcev1.DeviceTaintRule
+		since  time.Time // zero: well
+	}{
+		"well":           {slices: []resourcev1.ResourceSlice{*slice(1)}},
+		"by the driver":  {slices: []resourcev1.ResourceSlice{*slice(1, "gpu-0")}, since: start},
+		"another device": {slices: []resourcev1.ResourceSlice{*slice(1, "gpu-1")}},
+		"suspected only": {slices: []resourcev1.ResourceSlice{func() resourcev1.ResourceSlice {
+			s := *slice(1, "gpu-0")
+			s.Spec.Devices[0].Taints = s.Spec.Devices[0].Taints[:1]
+			return s
+		}()}},
+		"in an older generation":        {slices: []resourcev1.ResourceSlice{*slice(1, "gpu-0"), *slice(2)}},
+		"in the newest generation":      {slices: []resourcev1.ResourceSlice{*slice(2, "gpu-0"), *slice(1)}, since: start},
+		"by a rule":                     {slices: []resourcev1.ResourceSlice{*slice(1)}, rules: []resourcev1.DeviceTaintRule{*rule()}, since: start},
+		"by a rule, the earlier counts": {slices: []resourcev1.ResourceSlice{*tainted}, rules: []resourcev1.DeviceTaintRule{*rule()}, since: start},
+		"by the driver, the later":      {slices: []resourcev1.ResourceSlice{*tainted}, since: start.Add(time.Minute)},
+		"by a rule for all": {slices: []resourcev1.ResourceSlice{*slice(1)}, since: start, rules: []resourcev1.DeviceTaintRule{*rule(func(r *resourcev1.DeviceTaintRule) {
+			r.Spec.DeviceSelector = &resourcev1.DeviceTaintSelector{}
+		})}},
+		"by a rule for none": {slices: []resourcev1.ResourceSlice{*slice(1)}, rules: []resourcev1.DeviceTaintRule{*rule(func(r *resourcev1.DeviceTaintRule) {
+			r.Spec.DeviceSelector = nil
+		})}},
+		"by a rule for another driver": {slices: []resourcev1.ResourceSlice{*slice(1)}, rules: []resourcev1.DeviceTaintRule{*rule(func(r *resourcev1.DeviceTaintRule) {
+			r.Spec.DeviceSelector.Driver = ptr.To("other.example")
+		})}},
+		"a rule with another taint": {slices: []resourcev1.ResourceSlice{*slice(1)}, rules: []resourcev1.DeviceTaintRule{*rule(func(r *resourcev1.DeviceTaintRule) {
+			r.Spec.Taint.Effect = resourcev1.DeviceTaintEffectNoSchedule
+		})}},
+		"a device in no slice": {rules: []resourcev1.DeviceTaintRule{*rule()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			taint := failureOf(result, test.slices, test.rules)
+			if taint == nil != test.since.IsZero() {
+				t.Fatalf("got %+v", taint)
+			}
+			if taint != nil && !taint.TimeAdded.Time.Equal(test.since) {
+				t.Errorf("failed since %s, want %s", taint.TimeAdded, test.since)
+			}
+		})
+	}
+}
+
+func TestSeveralFailures(t *testing.T) {
+	w := newWorld(t, v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyKeep}, claim("both", "gpu-1", "gpu-0"), pod("both"))
+	w.fail("gpu-0", "gpu-1")
+	w.reconcile("both")
+	w.requireCondition("both", corev1.ConditionFalse, ReasonDeviceFailed, failedDevice+" and 1 more failed: the Pod keeps it")
+	w.fail("gpu-1")
+	w.said()
+	w.requireWrites(first(w.reconcile("both")), "status both")
+	if said := w.said(); len(said) != 1 {
+		t.Errorf("said %q of a change", said)
+	}
+}
+
+func TestWhatWakesAClaim(t *testing.T) {
+	w := newWorld(t, v1alpha1.OnUnhealthy{}, claim("other", "gpu-1"), func() client.Object {
+		c := claim("foreign", "gpu-0")
+		c.Labels = nil
+		return c
+	}())
+	names := func(requests []reconcile.Request) []string {
+		var all []string
+		for _, r := range requests {
+			all = append(all, r.Name)
+		}
+		slices.Sort(all)
+		return all
+	}
+	if got := names(w.controller.claimsOfSlice(t.Context(), slice(1))); !slices.Equal(got, []string{"other-accelerator", "train-accelerator"}) {
+		t.Errorf("the slice wakes %q", got)
+	}
+	elsewhere := slice(1)
+	elsewhere.Spec.Pool.Name = "n2"
+	if got := names(w.controller.claimsOfSlice(t.Context(), elsewhere)); len(got) > 0 {
+		t.Errorf("another pool's slice wakes %q", got)
+	}
+	if got := names(w.controller.claimsOfRule(t.Context(), rule())); !slices.Equal(got, []string{"train-accelerator"}) {
+		t.Errorf("the rule wakes %q", got)
+	}
+	w.fail()
+	if err := w.Create(t.Context(), rule()); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile("train")
+	w.requireCondition("train", corev1.ConditionFalse, ReasonDeviceFailed, "taint gpu.gpuladder.dev/failed:NoExecute")
+}
+
+func TestPredicates(t *testing.T) {
+	before := claim("train", "gpu-0")
+	labelled := before.DeepCopy()
+	labelled.Labels["x"] = "y"
+	reserved := before.DeepCopy()
+	reserved.Status.ReservedFor = nil
+	foreign := before.DeepCopy()
+	foreign.Labels = nil
+	other := rule(func(r *resourcev1.DeviceTaintRule) { r.Spec.Taint.Key, r.Generation = "example.com/x", 2 })
+	counted := rule(func(r *resourcev1.DeviceTaintRule) {
+		r.Status.Conditions = []metav1.Condition{{Type: "EvictionInProgress"}}
+	})
+	for name, test := range map[string]struct{ got, want bool }{
+		"new claim":            {claimChanged().Create(event.CreateEvent{Object: before}), true},
+		"new foreign claim":    {claimChanged().Create(event.CreateEvent{Object: foreign}), false},
+		"labels of a claim":    {claimChanged().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: labelled}), false},
+		"consumers of a claim": {claimChanged().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: reserved}), true},
+		"claim gone":           {claimChanged().Delete(event.DeleteEvent{Object: before}), true},
+		"well slice":           {failuresChanged().Create(event.CreateEvent{Object: slice(1)}), false},
+		"failed slice":         {failuresChanged().Create(event.CreateEvent{Object: slice(1, "gpu-0")}), true},
+		"same failures":        {failuresChanged().Update(event.UpdateEvent{ObjectOld: slice(1, "gpu-0"), ObjectNew: slice(2, "gpu-0")}), false},
+		"a failure":            {failuresChanged().Update(event.UpdateEvent{ObjectOld: slice(1), ObjectNew: slice(1, "gpu-0")}), true},
+		"a recovery":           {failuresChanged().Update(event.UpdateEvent{ObjectOld: slice(1, "gpu-0"), ObjectNew: slice(1)}), true},
+		"failed slice gone":    {failuresChanged().Delete(event.DeleteEvent{Object: slice(1, "gpu-0")}), true},
+		"new rule":             {isFailureRule().Create(event.CreateEvent{Object: rule()}), true},
+		"new other rule":       {isFailureRule().Create(event.CreateEvent{Object: other}), false},
+		"rule becomes another": {isFailureRule().Update(event.UpdateEvent{ObjectOld: rule(), ObjectNew: other}), true},
+		"status of a rule":     {isFailureRule().Update(event.UpdateEvent{ObjectOld: rule(), ObjectNew: counted}), false},
+		"rule gone":            {isFailureRule().Delete(event.DeleteEvent{Object: rule()}), true},
+	} {
+		if test.got != test.want {
+			t.Errorf("%s: lets pass %t, want %t", name, test.got, test.want)
+		}
+	}
+}
+
+// What is left from before a restart is found although the API server does not
+// answer at first.
+func TestResume(t *testing.T) {
+	w := newWorld(t, v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyKeep})
+	w.fail("gpu-0")
+	w.reconcile("train")
+	asked := make(chan struct{}, 10)
+	answers := false
+	reader := interceptor.NewClient(w.WithWatch, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			defer func() { asked <- struct{}{} }()
+			if !answers {
+				answers = true
+				return errors.New("no answer")
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	c := NewController(w.clock, w.controller.client, reader, w.events)
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	if err := c.resume(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	for !w.clock.HasWaiters() {
+		time.Sleep(time.Millisecond)
+	}
+	w.clock.Step(resumeAgain)
+	<-asked
+	got, _ := queue.Get()
+	if got != request("train") {
+		t.Errorf("queued %v", got)
+	}
+	if !c.wasTold(got.NamespacedName) {
+		t.Error("the claim is not known")
+	}
+}
