@@ -127,18 +127,69 @@ func (r *run) rank() int {
 
 // choose returns the first option in the order of choice, or nil.
 func (r *run) choose() *option {
-	for round := range r.rounds() {
-		var best *option
-		for o := range round {
-			if best == nil || r.compareOptions(o, best) < 0 {
-				best = o.keep()
-			}
-		}
-		if best != nil {
+	if len(r.prob.requests) != 1 {
+		return r.first(r.offers())
+	}
+	for _, a := range r.prob.requests[0].alts {
+		if best := r.bestOf(a); best != nil {
 			return best
 		}
 	}
 	return nil
+}
+
+// bestOf returns the first option for one alternative of the only request.
+func (r *run) bestOf(a *alternative) *option {
+	if s := r.answering(a); s != nil {
+		for o := range r.offersBy(s, a) {
+			return o
+		}
+		return nil
+	}
+	return r.first(r.offersOf(a))
+}
+
+// first returns the first of some offers in the order of choice, or nil.
+func (r *run) first(offers iter.Seq[*option]) *option {
+	var best *option
+	for o := range offers {
+		if best == nil || r.compareOptions(o, best) < 0 {
+			best = o.keep()
+		}
+	}
+	return best
+}
+
+// sorted yields the offers of each round, those of a round in the order of
+// choice. They may be kept.
+func (r *run) sorted() iter.Seq[iter.Seq[*option]] {
+	return func(yield func(iter.Seq[*option]) bool) {
+		if len(r.prob.requests) != 1 {
+			yield(r.inOrder(r.offers()))
+			return
+		}
+		for _, a := range r.prob.requests[0].alts {
+			offers := iter.Seq[*option](nil)
+			if s := r.answering(a); s != nil {
+				offers = r.offersBy(s, a)
+			} else {
+				offers = r.inOrder(r.offersOf(a))
+			}
+			if !yield(offers) {
+				return
+			}
+		}
+	}
+}
+
+// inOrder collects offers and sorts them.
+func (r *run) inOrder(offers iter.Seq[*option]) iter.Seq[*option] {
+	var all []*option
+	for o := range offers {
+		all = append(all, o.keep())
+	}
+	slices.SortFunc(all, r.compareOptions)
+	return slices.Values(all)
 }
 
 // possible: some node can serve the Pod.
@@ -179,17 +230,13 @@ func (st *State) Candidates(q Query) (iter.Seq[Candidate], error) {
 		if r.allocatedProblem() != nil {
 			return
 		}
-		done := make([]bool, len(r.nodes))
-		for round := range r.rounds() {
-			var group []*option
+		done := map[*node]bool{}
+		for round := range r.sorted() {
 			for o := range round {
-				if !done[o.node.index] {
-					done[o.node.index] = true
-					group = append(group, o.keep())
+				if done[o.node] {
+					continue
 				}
-			}
-			slices.SortFunc(group, r.compareOptions)
-			for _, o := range group {
+				done[o.node] = true
 				if !yield(r.candidate(o)) {
 					return
 				}

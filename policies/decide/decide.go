@@ -117,6 +117,9 @@ func (r *run) verdict(q *Query) (v1alpha1.Outcome, v1alpha1.FailureClass) {
 	if r.poolMissing() {
 		return v1alpha1.OutcomePending, ""
 	}
+	if r.knownPossible(q) {
+		return v1alpha1.OutcomePending, ""
+	}
 	relaxed := r.st.newRun(r.prob, q, true)
 	if relaxed.possible() {
 		return v1alpha1.OutcomePending, ""
@@ -133,6 +136,9 @@ func (r *run) verdict(q *Query) (v1alpha1.Outcome, v1alpha1.FailureClass) {
 // poolMissing: a pool that could matter can't be used as it is published, so
 // nobody knows what it will hold.
 func (r *run) poolMissing() bool {
+	if r.st.broken == 0 {
+		return false
+	}
 	return slices.ContainsFunc(r.st.poolOrder, func(p *pool) bool {
 		return p.problem != "" && slices.ContainsFunc(r.prob.alts, func(a *alternative) bool {
 			return a.spec == nil || a.spec.Driver == p.key.driver

@@ -10,6 +10,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/compile"
@@ -47,6 +48,58 @@ func warm(b *testing.B, nodes int, load decidetest.Load) {
 		put(b, s, change[i%2])
 		i++
 		mustDecide(b, s, q)
+	}
+	b.ReportMetric(float64(8*nodes), "devices")
+}
+
+// BenchmarkPlaceGrowth: what the scheduler asks for one Pod after another, over
+// fleets of growing size whose first tier has room: the first candidate, the
+// record, and the charge; then the Pod before it ends.
+func BenchmarkPlaceGrowth(b *testing.B) {
+	for _, nodes := range []int{100, 500, 1000, 5000, 10000} {
+		for _, whole := range []bool{false, true} {
+			b.Run(fmt.Sprintf("nodes=%d/whole=%t", nodes, whole), func(b *testing.B) { place(b, nodes, whole) })
+		}
+	}
+}
+
+func place(b *testing.B, nodes int, whole bool) {
+	c := decidetest.Fleet(nodes, decidetest.HalfFull)
+	s := newState(b, decide.Options{NodeChecks: decide.ExternalNodeChecks, WholeFleet: whole}, c.Objects())
+	var queries [2]decide.Query
+	for i := range queries {
+		pod := c.Pod(decidetest.FleetPod).DeepCopy()
+		pod.Name, pod.UID = fmt.Sprintf("p-%d", i), types.UID(fmt.Sprintf("p-%d", i))
+		put(b, s, pod)
+		queries[i], _ = question(c, decidetest.FleetPod)
+		queries[i].Pod.Name = pod.Name
+	}
+	one := func(i int) {
+		q := queries[i%2]
+		all, err := s.Candidates(q)
+		if err != nil {
+			b.Fatal(err)
+		}
+		first := ""
+		for candidate := range all {
+			first = candidate.Node
+			break
+		}
+		d := mustDecide(b, s, q)
+		if d.Node != first || d.Tier != "h100" {
+			b.Fatalf("node %s by tier %s, the first candidate is %s", d.Node, d.Tier, first)
+		}
+		if err := s.Assume(d, false); err != nil {
+			b.Fatal(err)
+		}
+		s.Forget(queries[(i+1)%2].Pod)
+	}
+	one(0)
+	b.ReportAllocs()
+	i := 1
+	for b.Loop() {
+		one(i)
+		i++
 	}
 	b.ReportMetric(float64(8*nodes), "devices")
 }

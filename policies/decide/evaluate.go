@@ -26,6 +26,8 @@ type evaluation struct {
 	matchingShared []*device
 	// serves says which nodes can serve the alternative, by place; nil: not known.
 	serves []bool
+	// only is the node whose devices alone were checked; nil: the fleet's.
+	only *node
 }
 
 // example is a device that fell under a reason.
@@ -115,36 +117,15 @@ func (ev *evaluation) index(nodes int) {
 
 // checkDevice files one device under the first check that it fails.
 func (r *run) checkDevice(ev *evaluation, d *device, v verdict, at reachable, notYet bool) {
-	a := ev.alt
-	var c code
-	switch {
-	case at.code != eligible:
-		c = at.code
-	case v.tier != eligible:
-		c = v.tier
-	case notYet:
-		c = tierNotYetAllowed
-	default:
-		if a.all && v.hard == eligible {
+	a, c := ev.alt, at.code
+	if c == eligible {
+		c = r.codeOf(d, a, v, notYet)
+		if a.all && v.tier == eligible && !notYet && v.hard == eligible {
 			if at.place >= 0 {
 				ev.matching[at.place]++
 			} else {
 				ev.matchingShared = append(ev.matchingShared, d)
 			}
-		}
-		if c = r.useCheck(d, a); c == eligible {
-			c = r.healthCheck(d, a)
-		}
-		if c == eligible {
-			c = v.hard
-		}
-		if c == eligible && d.multi {
-			if held, taken := r.heldByOthers(d); held && r.capacityShort(d, a, taken) != "" {
-				c = capacityTooSmall
-			}
-		}
-		if c == eligible && !a.admin && !r.budget.allows(d.model, a.charge()) {
-			c = quotaExceeded
 		}
 	}
 	if c != eligible {
@@ -154,6 +135,32 @@ func (r *run) checkDevice(ev *evaluation, d *device, v verdict, at reachable, no
 	}
 	ev.passed = append(ev.passed, d)
 	ev.placeOf = append(ev.placeOf, int32(at.place))
+}
+
+// codeOf is the first check that the device fails on a node that serves the Pod.
+func (r *run) codeOf(d *device, a *alternative, v verdict, notYet bool) code {
+	switch {
+	case v.tier != eligible:
+		return v.tier
+	case notYet:
+		return tierNotYetAllowed
+	}
+	c := r.useCheck(d, a)
+	if c == eligible {
+		c = r.healthCheck(d, a)
+	}
+	if c == eligible {
+		c = v.hard
+	}
+	if c == eligible && d.multi {
+		if held, taken := r.heldByOthers(d); held && r.capacityShort(d, a, taken) != "" {
+			c = capacityTooSmall
+		}
+	}
+	if c == eligible && !a.admin && !r.budget.allows(d.model, a.charge()) {
+		c = quotaExceeded
+	}
+	return c
 }
 
 // charge is how many devices of one model the alternative takes at least, once
@@ -231,6 +238,9 @@ func (r *run) countAll(ev *evaluation, s *slice, c code, at reachable) {
 // on returns the devices of a node that pass for the alternative, in the order
 // of choice.
 func (r *run) on(ev *evaluation, n *node) []*device {
+	if ev.only != nil {
+		return ev.passed
+	}
 	own := ev.byNode[ev.offsets[n.index]:ev.offsets[n.index+1]]
 	if len(ev.shared) == 0 {
 		return own

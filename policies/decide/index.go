@@ -259,8 +259,15 @@ func (st *State) changePool(p *pool, change func()) {
 		st.deviceCount -= len(s.devices)
 	}
 	before := p.current
+	if p.problem != "" {
+		st.broken--
+	}
 	change()
 	p.refresh()
+	if p.problem != "" {
+		st.broken++
+	}
+	st.restructure()
 	for _, s := range p.current {
 		if name := s.local(); name != "" {
 			n := st.nodeNamed(name)

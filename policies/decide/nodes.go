@@ -82,6 +82,7 @@ func (st *State) putNode(obj *corev1.Node) {
 	} else {
 		st.nodeOrder = insertSorted(st.nodeOrder, n, compareNodes)
 		st.renumberNodes()
+		st.restructure()
 	}
 	n.obj, n.ready, n.has = obj, isReady(obj), resourcesOf(obj.Status.Allocatable)
 	n.sum = sumOf("Node", nodeContent(obj, n.ready))
@@ -98,6 +99,7 @@ func (st *State) dropNode(name string) {
 	st.nodeOrder = removeSorted(st.nodeOrder, n, compareNodes)
 	n.obj = nil
 	st.renumberNodes()
+	st.restructure()
 	st.dropIdleNode(n)
 	st.nodesVersion++
 }

@@ -23,16 +23,25 @@ func (r *run) record(d *Decision, best *option) {
 					r.recordNotReached(d, a)
 					continue
 				}
-				ev := r.evaluate(a)
-				r.file(ev, best)
 				outcome := v1alpha1.TierRejected
 				if best != nil && a.index == best.vector[req.index] {
 					outcome = v1alpha1.TierSelected
 				}
-				d.Tiers = append(d.Tiers, v1alpha1.TierEvidence{Name: a.tierName(), Outcome: outcome, Rejections: ev.rejections()})
+				d.Tiers = append(d.Tiers, v1alpha1.TierEvidence{Name: a.tierName(), Outcome: outcome, Rejections: r.evidence(a, best)})
 			}
 		}
 	}
+}
+
+// evidence counts the devices of the fleet for an alternative of which the best
+// option is known.
+func (r *run) evidence(a *alternative, best *option) []v1alpha1.Rejection {
+	if s := r.answering(a); s != nil {
+		return r.evidenceBy(s, a, best)
+	}
+	ev := r.evaluate(a)
+	r.file(ev, best)
+	return ev.rejections()
 }
 
 // rejections lists the counts in the order of the checks.

@@ -24,6 +24,8 @@ type run struct {
 
 	nodes    []*node   // in order of names
 	refused  []refusal // by the node's place
+	stands   []*standing
+	most     int // steps of the longest search
 	reached  map[*reach]reachable
 	counters map[*pool]amounts
 	evals    []*evaluation // by the alternative's place
@@ -54,8 +56,8 @@ func (st *State) newRun(prob *problem, q *Query, relaxed bool) *run {
 	switch st.opts.NodeChecks {
 	case ExternalNodeChecks:
 		r.others = q.NodeRejections
-		for i, n := range r.nodes {
-			if _, refused := r.others[n.name]; refused {
+		for name := range r.others {
+			if i := r.placeOf(name); i >= 0 {
 				r.refused[i] = refusedByOthers
 			}
 		}

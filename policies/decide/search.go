@@ -78,6 +78,7 @@ func (s *search) solve() bool {
 	}
 	found := s.request(0)
 	s.r.steps += s.steps
+	s.r.most = max(s.r.most, s.steps)
 	return found
 }
 

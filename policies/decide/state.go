@@ -40,6 +40,10 @@ type Options struct {
 	// Examples is the number of devices named for each reason; default 3. A
 	// negative value names all of them.
 	Examples int
+	// WholeFleet has every decision look at every device, instead of reading
+	// off what is kept of the fleet and follows its changes. The answers are
+	// the same; it is there to be compared with.
+	WholeFleet bool
 }
 
 // defaultExamples is the number of devices named for each reason.
@@ -62,6 +66,7 @@ type State struct {
 
 	slices      map[string]*slice
 	pools       map[poolKey]*pool
+	broken      int // pools with a problem
 	poolOrder   []*pool
 	shared      []*slice // slices that are not of one node, in the order of choice
 	deviceCount int      // of the newest generations
@@ -85,6 +90,7 @@ type State struct {
 	quotas        map[string]*quota
 	quotaOf       map[string]*quota // by namespace
 
+	standings      standings
 	cel            *cel.Cache
 	alternativeIDs map[string]int
 	verdictEpoch   int
@@ -131,6 +137,7 @@ func NewState(opts Options) *State {
 		revisionNames:  map[string]*revision{},
 		quotas:         map[string]*quota{},
 		quotaOf:        map[string]*quota{},
+		standings:      standings{by: map[string]*standing{}, structure: 1},
 		cel:            newExpressions(),
 		alternativeIDs: map[string]int{},
 	}

@@ -72,6 +72,7 @@ func (st *State) retaint(rules ...*resourceapi.DeviceTaintRule) {
 				for _, d := range s.devices {
 					if equalsOrUnset(sel.Device, d.id.device) {
 						st.setTaints(d)
+						st.touch(d)
 					}
 				}
 			}

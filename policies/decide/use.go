@@ -72,7 +72,7 @@ func (st *State) hold(id deviceID, h *hold) {
 	}
 	h.use = u
 	u.holds = append(u.holds, h)
-	u.changed()
+	st.changed(u)
 	st.settleModel(h)
 }
 
@@ -82,7 +82,7 @@ func (st *State) drop(h *hold) {
 	i := slices.Index(u.holds, h)
 	u.holds = slices.Delete(u.holds, i, i+1)
 	st.charge(h.namespace, h.model, -1)
-	u.changed()
+	st.changed(u)
 	if len(u.holds) > 0 {
 		return
 	}
@@ -92,10 +92,15 @@ func (st *State) drop(h *hold) {
 	}
 }
 
-func (u *usage) changed() {
-	if u.device != nil && len(u.device.counters) > 0 {
+// changed notes that others hold the device now.
+func (st *State) changed(u *usage) {
+	if u.device == nil {
+		return
+	}
+	if len(u.device.counters) > 0 {
 		u.device.pool().left = nil
 	}
+	st.touch(u.device)
 }
 
 // deviceNamed finds a device of the newest generation.
