@@ -95,7 +95,7 @@ func (p *Plugin) unchanged(s *search, failure *BindError) func() bool {
 	// A failure that the second look finds is found again as long as it is one.
 	found := s.reserved != nil && p.recheck(s) != nil
 	return func() bool {
-		return p.core.waiting.version() == s.seen && p.sameClaims(s) && (!found || p.recheck(s) != nil)
+		return p.core.waiting.version() == s.seen.changes && p.sameClaims(s) && (!found || p.recheck(s) != nil)
 	}
 }
 

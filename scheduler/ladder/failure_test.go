@@ -112,7 +112,7 @@ func newFailing(t *testing.T, limits v1alpha1.RetryPolicy) *failing {
 // fail is one attempt that fails and comes back to the queue.
 func (f *failing) fail(class v1alpha1.FailureClass) {
 	f.t.Helper()
-	s := &search{pod: f.pod, seen: f.version(), claims: []podClaim{{"c", f.claims.claim}}}
+	s := &search{pod: f.pod, seen: sight{changes: f.version()}, claims: []podClaim{{"c", f.claims.claim}}}
 	d := decisionOf("p", 1)
 	d.Node, d.IdempotencyKey = "n", "c/1"
 	f.waiting.drop(f.pod.UID)
@@ -333,7 +333,7 @@ func TestHintsOfPodsThatAreNotParked(t *testing.T) {
 	hint, err := r.hint(yes)(klog.Background(), pod, nil, &corev1.Node{})
 	require.NoError(t, err)
 	assert.Equal(t, fwk.Queue, hint)
-	r.park(pod, r.queue, noTime, nil, 0)
+	r.park(pod, r.queue, noTime, nil, sight{})
 	hint, _ = r.hint(no)(klog.Background(), pod, nil, &corev1.Node{})
 	assert.Equal(t, fwk.QueueSkip, hint)
 	r.asleep()
@@ -354,7 +354,7 @@ func TestAfterNodeHealth(t *testing.T) {
 		assert.Equal(t, fwk.QueueSkip, hint)
 	}
 	tell("n")
-	r.park(pod, r.queue, noTime, nil, 0)
+	r.park(pod, r.queue, noTime, nil, sight{})
 	tell("n")
 	r.hold(pod, holdOf(v1alpha1.FailureUnsatisfiable))
 	tell("n")

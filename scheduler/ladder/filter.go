@@ -50,6 +50,9 @@ func (p *Plugin) filterFaulty(ctx context.Context, state fwk.CycleState, pod *co
 // embedded plugin does so, if it came to prepare itself.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	if s := searchOf(state); s != nil {
+		if p.goOnLater(state, s, statuses) {
+			return nil, fwk.NewStatus(fwk.Unschedulable, "the next part of the order is looked at in another attempt")
+		}
 		switch released, err := p.release(ctx, s); {
 		case err != nil:
 			p.core.waiting.park(pod, p.handle, p.core.clock.Now().Add(releaseAgain), nil, s.seen)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/decide"
@@ -35,16 +36,16 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		if len(pod.Spec.ResourceClaims) == 0 && pod.Labels[v1alpha1.LabelPolicy] != "" && pod.Spec.NodeName == "" {
 			o := outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid,
 				fmt.Sprintf("the Pod names policy %q but has no claim; admission adds it when the Pod is created", pod.Labels[v1alpha1.LabelPolicy]))
-			return nil, p.park(pod, o, noTime, holdOf(v1alpha1.FailurePolicyInvalid), p.core.waiting.version())
+			return nil, p.park(pod, o, noTime, holdOf(v1alpha1.FailurePolicyInvalid), sight{changes: p.core.waiting.version()})
 		}
 		return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
 	}
 	if !p.core.objects.Ready() {
-		p.core.waiting.park(pod, p.handle, noTime, nil, p.core.waiting.version())
+		p.core.waiting.park(pod, p.handle, noTime, nil, sight{changes: p.core.waiting.version()})
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "policies and quotas have not been read yet")
 	}
-	s := begin(state, pod, p.core.clock.Now())
-	s.claims, s.seen = claims, p.core.waiting.version()
+	s := begin(state, pod, p.core.clock.Now(), p.core.waiting.resume(pod.UID))
+	s.claims, s.seen.changes = claims, p.core.waiting.version()
 	if err := p.recheckAllocated(claims); err != nil {
 		return nil, p.lost(pod, err)
 	}
@@ -56,6 +57,11 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 			return nil, status
 		}
 		return &fwk.PreFilterResult{NodeNames: s.faulty}, nil
+	}
+	if s.first != nil {
+		first := s.first
+		s.first, s.part, s.diagnosis = nil, nil, framework.Diagnosis{}
+		return nil, p.core.waiting.yield(pod, p.handle, first)
 	}
 	if len(s.part) == 0 {
 		return nil, p.nothingLeft(ctx, state, s, nodes)
@@ -95,7 +101,8 @@ func (p *Plugin) claimsToDecide(pod *corev1.Pod) ([]podClaim, bool) {
 	return claims, undecided || ours && len(claims) > 0
 }
 
-// nextPart brings the engine up to date and takes the next part of its order.
+// nextPart brings the engine up to date and takes the next part of its order,
+// unless others have to be tried before the Pod.
 func (p *Plugin) nextPart(s *search, nodes []fwk.NodeInfo) error {
 	c := p.core
 	c.mu.Lock()
@@ -109,6 +116,7 @@ func (p *Plugin) nextPart(s *search, nodes []fwk.NodeInfo) error {
 	if err != nil {
 		return err
 	}
+	s.seen.gains = c.mirror.Gains()
 	s.observe(c.engine.Digest())
 	if faulty, err := p.probe(s); err != nil || faulty {
 		return err
@@ -120,6 +128,7 @@ func (p *Plugin) nextPart(s *search, nodes []fwk.NodeInfo) error {
 			return err
 		}
 		s.take(candidates)
+		s.first = p.mustYield(s)
 		return nil
 	})
 }
@@ -245,7 +254,7 @@ var noTime time.Time
 
 // park tells why the Pod waits and returns the status that parks it, with the
 // arguments of [waiting.park].
-func (p *Plugin) park(pod *corev1.Pod, o outcome.Outcome, until time.Time, h *hold, seen uint64) *fwk.Status {
+func (p *Plugin) park(pod *corev1.Pod, o outcome.Outcome, until time.Time, h *hold, seen sight) *fwk.Status {
 	p.core.publisher.Publish(o.With(p.core.waiting.failureText(pod.UID)), p.handle.EventRecorder())
 	p.core.waiting.park(pod, p.handle, until, h, seen)
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, o.Message)

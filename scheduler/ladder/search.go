@@ -39,8 +39,9 @@ type search struct {
 	claims  []podClaim
 	now     time.Time
 	attempt int32
-	// seen is the version of policies, quotas and namespaces at the beginning.
-	seen uint64
+	// seen is how far policies, quotas and namespaces had come at the beginning,
+	// and the devices that came free at the beginning of this round.
+	seen sight
 
 	// refused are the nodes that other plugins refused so far, with the words.
 	refused map[string]string
@@ -61,6 +62,8 @@ type search struct {
 	faulty sets.Set[string]
 	probed bool
 
+	// first is a Pod that has to be tried before this one; see turn.go.
+	first *corev1.Pod
 	// part is the part of the order that this round looks at.
 	part []decide.Candidate
 	rank map[string]int
@@ -112,10 +115,17 @@ func searchOf(state fwk.CycleState) *search {
 	return s
 }
 
-// begin makes the search of a new attempt or continues the one under way.
-func begin(state fwk.CycleState, pod *corev1.Pod, now time.Time) *search {
+// begin makes the search of a new attempt or continues the one under way: of
+// this attempt, or the one that the last attempt left.
+func begin(state fwk.CycleState, pod *corev1.Pod, now time.Time, left *search) *search {
 	if s := searchOf(state); s != nil && s.pod.UID == pod.UID {
 		return s
+	}
+	if left != nil {
+		left.pod, left.now = pod, now
+		left.attempt++
+		state.Write(searchKey, left)
+		return left
 	}
 	s := &search{
 		pod:      pod,

@@ -53,7 +53,7 @@ func TestTake(t *testing.T) {
 		"none":                       {nil, 8, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0))
+			s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0), nil)
 			s.width = test.width
 			s.take(slices.Values(test.candidates))
 			assert.Equal(t, test.want, nodesOf(s.part))
@@ -109,7 +109,7 @@ func TestWidenedSearch(t *testing.T) {
 			var seen []string
 			run := widened(func(_ context.Context, _ framework.Framework, state fwk.CycleState, p *framework.QueuedPodInfo) (scheduler.ScheduleResult, error) {
 				rounds++
-				s := begin(state, p.Pod, time.Unix(0, 0))
+				s := begin(state, p.Pod, time.Unix(0, 0), nil)
 				assert.Equal(t, int32(7), s.attempt)
 				s.take(slices.Values(fleetOf(s.query(), all)))
 				if len(s.part) == 0 {
@@ -154,7 +154,7 @@ func TestWidenedSearch(t *testing.T) {
 }
 
 func TestRefuseEndsTheSearch(t *testing.T) {
-	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0))
+	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0), nil)
 	again, _ := s.refuse(diagnosis(nil))
 	assert.False(t, again, "nothing was looked at")
 	s.take(slices.Values([]decide.Candidate{candidate("a", "t")}))
@@ -167,7 +167,7 @@ func TestRefuseEndsTheSearch(t *testing.T) {
 
 // Two plugins that each name nodes, but none in common, refuse the part only.
 func TestRefuseByOtherNames(t *testing.T) {
-	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0))
+	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0), nil)
 	s.take(slices.Values([]decide.Candidate{candidate("a", "t")}))
 	d := diagnosis(nil)
 	d.NodeToStatus.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't satisfy plugin(s) [Ladder NodeAffinity] simultaneously"))
@@ -181,7 +181,7 @@ func TestRefuseByOtherNames(t *testing.T) {
 // The embedded plugin gets a few moments to catch up; then its word counts, as
 // long as nothing changes.
 func TestDoubts(t *testing.T) {
-	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0))
+	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0), nil)
 	both := []decide.Candidate{candidate("a", "t"), candidate("b", "t")}
 	refused := diagnosis(map[string]*fwk.Status{
 		"a": refusal(fwk.UnschedulableAndUnresolvable, Name, "cannot allocate all claims"),
@@ -217,7 +217,7 @@ func TestFilterAndScore(t *testing.T) {
 	pod := testPod()
 	pod.Status.NominatedNodeName = "b"
 	assert.True(t, p.PreScore(t.Context(), state, pod, nil).IsSkip(), "other Pods are not our business")
-	s := begin(state, pod, time.Unix(0, 0))
+	s := begin(state, pod, time.Unix(0, 0), nil)
 	s.take(slices.Values([]decide.Candidate{candidate("a", "t"), candidate("b", "t"), candidate("c", "t")}))
 	assert.True(t, p.PreScore(t.Context(), state, pod, nil).IsSuccess())
 
@@ -244,15 +244,15 @@ func TestFilterAndScore(t *testing.T) {
 
 func TestCyclesShareOneSearch(t *testing.T) {
 	state := framework.NewCycleState()
-	s := begin(state, testPod(), time.Unix(0, 0))
-	assert.Same(t, s, begin(state, testPod(), time.Unix(9, 0)))
+	s := begin(state, testPod(), time.Unix(0, 0), nil)
+	assert.Same(t, s, begin(state, testPod(), time.Unix(9, 0), nil))
 	assert.Same(t, s, searchOf(state.Clone()))
 }
 
 // A round over faulty nodes refuses none of them: the next one goes through the
 // order from its beginning.
 func TestRefuseAfterAProbe(t *testing.T) {
-	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0))
+	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0), nil)
 	s.faulty = sets.New("a")
 	d := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
 	d.NodeToStatus.Set("a", fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "nothing wrong").WithPlugin(Name))

@@ -37,7 +37,12 @@ type waiting struct {
 	failures map[types.UID]retry.State
 	// changes counts the changes of policies, revisions, quotas and namespaces.
 	changes uint64
+	// settled is how many gains all had seen that wait for devices when it was
+	// looked last; see [waiting.ahead].
+	settled uint64
 	sweep   sweep
+	// searches are those that go on in the Pod's next attempt.
+	searches map[types.UID]*search
 }
 
 type parkedPod struct {
@@ -45,6 +50,20 @@ type parkedPod struct {
 	activator fwk.PodActivator
 	timer     clock.Timer
 	hold      *hold
+	// gains is how many the state had that the Pod was told no on, and yields
+	// how often in a row it let others go first.
+	gains  uint64
+	yields int
+	// woken is when the Pod was last put into the queue, or zero.
+	woken time.Time
+}
+
+// sight is how far changes had come when a decision about a Pod began.
+type sight struct {
+	// changes is [waiting.version] then.
+	changes uint64
+	// gains is [mirror.Mirror.Gains] then.
+	gains uint64
 }
 
 // lateTimer is how much later than the end of a backoff a Pod is woken that
@@ -52,7 +71,7 @@ type parkedPod struct {
 const lateTimer = 2 * time.Second
 
 func newWaiting(c clock.WithDelayedExecution, pods corelisters.PodLister) *waiting {
-	return &waiting{clock: c, pods: pods, parked: map[types.UID]*parkedPod{}, failures: map[types.UID]retry.State{}, sweep: newSweep()}
+	return &waiting{clock: c, pods: pods, parked: map[types.UID]*parkedPod{}, failures: map[types.UID]retry.State{}, sweep: newSweep(), searches: map[types.UID]*search{}}
 }
 
 // version counts the changes that [waiting.wake] told of. Whoever parks a Pod
@@ -66,11 +85,12 @@ func (w *waiting) version() uint64 {
 
 // park notes that the Pod waits, held if h is not nil. With a time that is not
 // zero it is woken then.
-func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.Time, h *hold, seen uint64) {
+func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.Time, h *hold, seen sight) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stop(pod.UID)
-	p := &parkedPod{pod: pod, activator: activator, hold: h}
+	p := &parkedPod{pod: pod, activator: activator, hold: h, gains: seen.gains}
+	w.settled = min(w.settled, seen.gains)
 	w.parked[pod.UID] = p
 	if h != nil && !h.until.IsZero() {
 		until = h.until.Add(lateTimer)
@@ -85,7 +105,7 @@ func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.T
 		return
 	}
 	w.fruitless(pod.UID)
-	if w.changes != seen && p.minds(causeObjects) {
+	if w.changes != seen.changes && p.minds(causeObjects) {
 		w.due(pod.UID)
 	}
 }
@@ -169,7 +189,24 @@ func (w *waiting) forget(uid types.UID) {
 	defer w.mu.Unlock()
 	w.stop(uid)
 	delete(w.failures, uid)
+	delete(w.searches, uid)
 	w.sweep.forget(uid)
+}
+
+// unfinished keeps a search for the Pod's next attempt.
+func (w *waiting) unfinished(s *search) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.searches[s.pod.UID] = s
+}
+
+// resume returns the search that the Pod's last attempt left, or nil.
+func (w *waiting) resume(uid types.UID) *search {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.searches[uid]
+	delete(w.searches, uid)
+	return s
 }
 
 func (w *waiting) stop(uid types.UID) {
@@ -201,13 +238,13 @@ func (w *waiting) timeUp(p *parkedPod) {
 	w.activate([]*parkedPod{p})
 }
 
-// release ends a Pod's hold. Where the hold was for good, what happened gives
+// release ends a Pod's hold, because it is woken. Where the hold was for good, what happened gives
 // the Pod all of its attempts again. The caller holds the lock.
 func (w *waiting) release(p *parkedPod) {
 	if p.hold != nil && p.hold.gaveUp {
 		w.failures[p.pod.UID] = retry.State{}
 	}
-	p.hold = nil
+	p.hold, p.woken = nil, w.clock.Now()
 }
 
 // waitsForAPI says whether a Pod waits for nothing but the API server.

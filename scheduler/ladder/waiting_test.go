@@ -98,21 +98,21 @@ func (r *rig) asleep() {
 // hold parks a Pod held for a class, as the queue sees it then.
 func (r *rig) hold(pod *corev1.Pod, h *hold) {
 	r.t.Helper()
-	r.park(pod, r.queue, noTime, h, r.version())
+	r.park(pod, r.queue, noTime, h, sight{changes: r.version()})
 	require.NotEmpty(r.t, r.held(pod, r.queue))
 }
 
 func TestWokenWhenTheTimeComes(t *testing.T) {
 	pod := testPod()
 	r := newRig(t, pod)
-	r.park(pod, r.queue, r.clock.Now().Add(time.Minute), nil, 0)
+	r.park(pod, r.queue, r.clock.Now().Add(time.Minute), nil, sight{})
 	assert.Empty(t, r.held(pod, r.queue), "the queue may try it before")
 	r.step(59 * time.Second)
 	r.asleep()
 	r.step(time.Second)
 	r.woken("ns/p")
 	// Parked again with no time of its own, it is woken by changes only.
-	r.park(pod, r.queue, noTime, nil, 0)
+	r.park(pod, r.queue, noTime, nil, sight{})
 	r.step(time.Hour)
 	r.asleep()
 	r.wake(func(p *corev1.Pod) bool { return p.Name == "other" })
@@ -132,7 +132,7 @@ func TestNotWokenWhenGoneOrBound(t *testing.T) {
 	now.UID, placed.Spec.NodeName = "new", "n"
 	r := newRig(t, placed, now)
 	for _, p := range []*corev1.Pod{gone, bound, replaced} {
-		r.park(p, r.queue, r.clock.Now().Add(time.Second), nil, 0)
+		r.park(p, r.queue, r.clock.Now().Add(time.Second), nil, sight{})
 	}
 	r.step(time.Minute)
 	r.asleep()
@@ -143,7 +143,7 @@ func TestNotWokenWhenGoneOrBound(t *testing.T) {
 func TestChangeWhileDeciding(t *testing.T) {
 	pod := testPod()
 	r := newRig(t, pod)
-	seen := r.version()
+	seen := sight{changes: r.version()}
 	r.wake(everyPod)
 	r.park(pod, r.queue, noTime, holdOf(v1alpha1.FailurePolicyInvalid), seen)
 	r.woken("ns/p")
@@ -189,7 +189,7 @@ func TestBackoffWithoutPreEnqueue(t *testing.T) {
 	pod := testPod()
 	r := newRig(t, pod)
 	state := r.failed(pod.UID, retry.Limits{MaxAttempts: 3, InitialBackoff: time.Second, MaxBackoff: time.Second, Deadline: time.Hour}, "k")
-	r.park(pod, r.queue, noTime, backoff(state), 0)
+	r.park(pod, r.queue, noTime, backoff(state), sight{})
 	r.step(time.Second)
 	r.asleep()
 	r.step(lateTimer)
@@ -223,7 +223,7 @@ func TestAttemptsAfterAChange(t *testing.T) {
 	limits := retry.Limits{MaxAttempts: 2, Deadline: time.Hour}
 	r.failed(pod.UID, limits, "k")
 	assert.Contains(t, r.failureText(pod.UID), "failed 1 of 2")
-	r.park(pod, r.queue, noTime, nil, 0)
+	r.park(pod, r.queue, noTime, nil, sight{})
 	r.wake(everyPod)
 	r.woken("ns/p")
 	state := r.failed(pod.UID, limits, "k")
@@ -304,13 +304,13 @@ func TestWokenInOrder(t *testing.T) {
 	r := newRig(t, pods...)
 	for _, pod := range pods {
 		byName["ns/"+pod.Name] = pod
-		r.park(pod, r.queue, noTime, nil, 0)
+		r.park(pod, r.queue, noTime, nil, sight{})
 	}
 	urgent := testPod()
 	urgent.Name, urgent.UID, urgent.Spec.Priority = "urgent", "urgent", ptr.To[int32](5)
 	urgent.CreationTimestamp = metav1.Unix(1e6, 0)
 	require.NoError(t, r.store.Add(urgent))
-	r.park(urgent, r.queue, noTime, nil, 0)
+	r.park(urgent, r.queue, noTime, nil, sight{})
 
 	r.wake(everyPod)
 	r.step(0)
@@ -322,7 +322,7 @@ func TestWokenInOrder(t *testing.T) {
 	r.asleep() // the next batch has a pause
 	for _, name := range batch {
 		if pod := byName[name]; pod != nil {
-			r.park(pod, r.queue, noTime, nil, r.version())
+			r.park(pod, r.queue, noTime, nil, sight{changes: r.version()})
 			r.wake(func(p *corev1.Pod) bool { return p == pod })
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -39,6 +41,26 @@ func widened(next schedulePod) schedulePod {
 			return result, err
 		}
 	}
+}
+
+// goOnLater is what is left where SchedulePod can't be wrapped: in a harness
+// that takes plugins only. The next attempt, at once, goes on with the next part
+// of the order. Other than within one attempt, a node that was refused in an
+// earlier part may serve by then; it is not looked at again.
+func (p *Plugin) goOnLater(state fwk.CycleState, s *search, statuses fwk.NodeToStatusReader) bool {
+	if _, err := state.Read(attemptKey); err == nil {
+		return false
+	}
+	d := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
+	for _, c := range s.part {
+		d.NodeToStatus.Set(c.Node, statuses.Get(c.Node))
+	}
+	if again, _ := s.refuse(d); !again {
+		return false
+	}
+	p.core.waiting.unfinished(s)
+	p.handle.Activate(klog.Background(), map[string]*corev1.Pod{klog.KObj(s.pod).String(): s.pod})
+	return true
 }
 
 // goOn pauses and says whether there is still reason to go on.

@@ -47,6 +47,7 @@ type Mirror struct {
 	poolOf    map[string]view.PoolKey
 	synthetic map[types.UID]*resourceapi.ResourceClaim
 	pods      map[types.NamespacedName]*corev1.Pod
+	gains     gains
 
 	// mu guards what event handlers touch. Changes wait here for the next Sync,
 	// the last one of each object, so that a cluster in which nobody asks for
@@ -84,6 +85,7 @@ func New(state State, inFlight *view.InFlight, logger klog.Logger) *Mirror {
 		poolOf:    map[string]view.PoolKey{},
 		synthetic: map[types.UID]*resourceapi.ResourceClaim{},
 		pods:      map[types.NamespacedName]*corev1.Pod{},
+		gains:     newGains(),
 		noted:     map[noteKey]note{},
 		known:     map[types.UID]bool{},
 	}
@@ -125,6 +127,7 @@ func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
 	m.mu.Unlock()
 	for _, pod := range forget {
 		m.state.Forget(pod)
+		m.gains.count++
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(noted), noteKey.compare) {
 		m.apply(noted[key])
@@ -134,7 +137,7 @@ func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
 	if err != nil {
 		return fmt.Errorf("listing device classes, %w", err)
 	}
-	syncKind(m, m.classes, classes, func(*resourceapi.DeviceClass, bool) {})
+	syncKind(m, m.classes, classes, func(_ *resourceapi.DeviceClass, gone bool) { m.gains.appeared(gone) })
 	patched, err := dra.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
 		return fmt.Errorf("listing resource slices, %w", err)
@@ -146,7 +149,7 @@ func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
 	if err != nil {
 		return fmt.Errorf("listing resource claims, %w", err)
 	}
-	syncKind(m, m.claims, claims, func(*resourceapi.ResourceClaim, bool) {})
+	syncKind(m, m.claims, claims, m.gains.claim)
 	m.syncInFlight(inFlight)
 	return nil
 }
@@ -182,6 +185,9 @@ func (m *Mirror) apply(n note) {
 		}
 		delete(m.pods, key)
 		m.state.Forget(key)
+	}
+	if _, isPod := n.obj.(*corev1.Pod); !isPod {
+		m.gains.count++
 	}
 	if n.deleted {
 		m.remove(n.obj)
@@ -224,12 +230,14 @@ func (m *Mirror) syncNodes(infos []fwk.NodeInfo) {
 		if old := m.nodesPut[node.Name]; old == nil || !sameNode(old, reduced) {
 			m.put(reduced)
 			m.nodesPut[node.Name] = reduced
+			m.gains.appeared(false)
 		}
 	}
 }
 
 // indexSlice keeps the slices of each pool together.
 func (m *Mirror) indexSlice(s *resourceapi.ResourceSlice, gone bool) {
+	m.gains.appeared(gone)
 	if before, ok := m.poolOf[s.Name]; ok {
 		pool := slices.DeleteFunc(slices.Clone(m.pools[before]), func(o *resourceapi.ResourceSlice) bool { return o.Name == s.Name })
 		m.pools[before] = pool
@@ -257,6 +265,7 @@ func (m *Mirror) syncInFlight(inFlight map[types.UID]*resourceapi.ResourceClaim)
 		if inFlight[uid] == nil {
 			m.remove(claim)
 			delete(m.synthetic, uid)
+			m.gains.count++
 		}
 	}
 	for uid, claim := range inFlight {
