@@ -21,10 +21,10 @@ import (
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
-// FS holds the files as they are: admission/*.yaml, guard/*.yaml and
-// policies/*.yaml.
+// FS holds the files as they are: admission/*.yaml, guard/*.yaml,
+// policies/*.yaml and quota/*.yaml.
 //
-//go:embed admission/*.yaml guard/*.yaml policies/*.yaml
+//go:embed admission/*.yaml guard/*.yaml policies/*.yaml quota/*.yaml
 var FS embed.FS
 
 // AnnotationClaimTemplate stands on every Pod that was admitted by its policy
@@ -51,8 +51,21 @@ func DefaultAccounts() Accounts {
 // these accounts, in an order in which they can be applied: what is referred
 // to comes first, bindings last. AcceleratorPolicy's CRD must be there before.
 func Admission(accounts Accounts) ([]*unstructured.Unstructured, error) {
+	return decode("admission", accounts.replacer())
+}
+
+// Quota returns the objects of quota/*.yaml, which hold Pods of tenants at their
+// gate until ladder-controller opens it, in an order in which they can be
+// applied. TenantQuota's CRD must be there before. Without a controller that
+// opens gates they must not be installed.
+func Quota(accounts Accounts) ([]*unstructured.Unstructured, error) {
+	return decode("quota", accounts.replacer())
+}
+
+// replacer puts these accounts in the place of the default ones.
+func (a Accounts) replacer() *strings.Replacer {
 	defaults := DefaultAccounts()
-	return decode("admission", strings.NewReplacer(defaults.Controller, accounts.Controller, defaults.Scheduler, accounts.Scheduler))
+	return strings.NewReplacer(defaults.Controller, a.Controller, defaults.Scheduler, a.Scheduler)
 }
 
 // decode returns the objects of a folder after the replacement, bindings last.

@@ -10,6 +10,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Namespaces",type=string,JSONPath=`.spec.namespaces`
 // +kubebuilder:printcolumn:name="Weight",type=integer,JSONPath=`.spec.weight`
+// +kubebuilder:printcolumn:name="Waiting",type=integer,JSONPath=`.status.waiting`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type TenantQuota struct {
 	metav1.TypeMeta `json:",inline"`
@@ -73,7 +75,7 @@ type ModelQuota struct {
 	Limit *int32 `json:"limit,omitempty"`
 }
 
-// TenantQuotaStatus is what a tenant holds.
+// TenantQuotaStatus is what a tenant holds and waits for.
 type TenantQuotaStatus struct {
 	// observedGeneration is the spec that this status speaks of.
 	// +optional
@@ -84,7 +86,23 @@ type TenantQuotaStatus struct {
 	// +listMapKey=model
 	// +kubebuilder:validation:MaxItems=1024
 	Models []ModelUsage `json:"models,omitempty"`
-	// conditions are Ready and what hinders it.
+	// sharePermille is the tenant's share of the fleet, devices weighted by
+	// their cost, divided by its weight, in thousandths. The smaller goes first.
+	// +optional
+	SharePermille int32 `json:"sharePermille,omitempty"`
+	// waiting counts the Pods that wait for the tenant's turn.
+	// +optional
+	Waiting int32 `json:"waiting"`
+	// waitingSince is since when the Pod waits that has waited longest.
+	// +optional
+	WaitingSince *metav1.Time `json:"waitingSince,omitempty"`
+	// next are the Pods whose turn comes next, and why they wait.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	Next []WaitingPod `json:"next,omitempty"`
+	// conditions are Ready and what hinders it, and what about the quota keeps
+	// Pods from what they ask for first.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -102,7 +120,56 @@ type ModelUsage struct {
 	// used counts allocated devices.
 	// +optional
 	Used int32 `json:"used"`
+	// charged counts used devices, and those that Pods whose gate is open are
+	// charged until they have theirs.
+	// +optional
+	Charged int32 `json:"charged"`
+	// borrowed is what is charged above the guarantee.
+	// +optional
+	Borrowed int32 `json:"borrowed"`
+	// firstChoice counts the Pods with devices whose policy asks for this model first.
+	// +optional
+	FirstChoice int32 `json:"firstChoice"`
+	// fallbacks counts those of them that got devices of a lower tier.
+	// +optional
+	Fallbacks int32 `json:"fallbacks"`
 }
+
+// WaitingPod is a Pod that waits for its tenant's turn.
+type WaitingPod struct {
+	// position in the tenant's order, from 1.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Position int32 `json:"position,omitempty"`
+	// namespace of the Pod.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+	// name of the Pod.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+	// reason why it waits; docs/quota.md lists them.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason,omitempty"`
+	// message says it for each model that would serve.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
+
+// Condition types of a TenantQuota.
+const (
+	// ConditionReady: the quota is held, for all of its namespaces.
+	ConditionReady = "Ready"
+	// ConditionFirstChoiceRare: the tenant's Pods hardly ever get the model
+	// that they ask for first; the message says what would change it.
+	ConditionFirstChoiceRare = "FirstChoiceRare"
+)
 
 // TenantQuotaList is a list of quotas.
 //

@@ -1,0 +1,314 @@
+package tenants
+
+// What a Pod asks for and holds, read from the Pod, its claims and its policy.
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/fair"
+)
+
+// Reasons why a Pod waits that the engine does not know of, beside its own.
+const (
+	// ReasonRevisionMissing: there is no revision that the Pod was admitted with.
+	ReasonRevisionMissing fair.Reason = "RevisionMissing"
+	// ReasonRevisionWithdrawn: the revision is withdrawn; the scheduler would park the Pod.
+	ReasonRevisionWithdrawn fair.Reason = "RevisionWithdrawn"
+	// ReasonNoSuchDevices: no device of the fleet is what any tier asks for.
+	ReasonNoSuchDevices fair.Reason = "NoSuchDevices"
+	// ReasonOpenRefused: the API server refused to open the gate.
+	ReasonOpenRefused fair.Reason = "OpenRefused"
+)
+
+// phase is where work is in its life.
+type phase int8
+
+const (
+	waiting phase = iota
+	open
+	releasing
+)
+
+// work is what the engine is told of a Pod, or of claims that outlive it.
+type work struct {
+	entry fair.Entry
+	phase phase
+	// policy: the first request is the policy's.
+	policy  bool
+	decided bool
+	devices []fair.Devices
+	started time.Time
+	notice  *fair.ReclaimNoticed
+}
+
+// shares: a claim of others is among what the work asks for.
+func (w *work) shares() bool {
+	return slices.ContainsFunc(w.entry.Requests, func(r fair.Request) bool { return r.Claim != "" })
+}
+
+// IDOf is the engine's name of a Pod. Pods of one second are served by it.
+func IDOf(namespace, name string, uid types.UID) string {
+	return namespace + "/" + name + "/" + string(uid)
+}
+
+// SplitID is the inverse of IDOf; false where it is not a Pod's.
+func SplitID(id string) (namespace, name string, uid types.UID, ok bool) {
+	parts := strings.Split(id, "/")
+	if len(parts) != 3 {
+		return "", "", "", false
+	}
+	return parts[0], parts[1], types.UID(parts[2]), true
+}
+
+// claimID names the work that stands for a claim which belongs to no Pod.
+func claimID(c *resourceapi.ResourceClaim) string {
+	return "claim/" + c.Namespace + "/" + c.Name + "/" + string(c.UID)
+}
+
+// HasGate: the Pod waits for its tenant's turn.
+func HasGate(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return g.Name == v1alpha1.GateQuota })
+}
+
+// over: the Pod is ending or has ended; its claims tell what it still holds.
+func over(pod *corev1.Pod) bool {
+	return pod == nil || !pod.DeletionTimestamp.IsZero() || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// preemptible: what the Pod borrows can be taken back. Admission keeps the
+// label as it was only on Pods with a policy, so only theirs counts.
+func preemptible(pod *corev1.Pod) bool {
+	return pod.Labels[v1alpha1.LabelPolicy] == "" || pod.Labels[v1alpha1.LabelPreemptible] != "false"
+}
+
+// ownerID is the Pod that a claim was made for, or "".
+func ownerID(c *resourceapi.ResourceClaim) string {
+	for _, ref := range c.OwnerReferences {
+		if ref.Kind == "Pod" && ptr.Deref(ref.Controller, false) {
+			return IDOf(c.Namespace, ref.Name, ref.UID)
+		}
+	}
+	return ""
+}
+
+// templateOf is the claim template that the Pod's policy gave it, or "".
+func templateOf(pod *corev1.Pod) string {
+	if pod.Labels[v1alpha1.LabelPolicy] == "" {
+		return ""
+	}
+	for _, ref := range pod.Spec.ResourceClaims {
+		if ref.Name == v1alpha1.ClaimRefName {
+			return ptr.Deref(ref.ResourceClaimTemplateName, "")
+		}
+	}
+	return ""
+}
+
+// look reads what the work of this ID is now. blocked says why a Pod that
+// waits is not the engine's yet; stray: its gate is nobody's business.
+func (m *Mirror) look(id string, now time.Time) (w *work, blocked fair.Reason, stray bool) {
+	pod := m.pods[id]
+	if over(pod) {
+		return m.left(id), "", false
+	}
+	tenant, limited := m.tenant(pod.Namespace)
+	gated := HasGate(pod)
+	w = &work{phase: open, decided: true, entry: fair.Entry{
+		ID: id, Tenant: tenant, Priority: ptr.Deref(pod.Spec.Priority, 0), Created: pod.CreationTimestamp.UTC(),
+		Preemptible: limited && preemptible(pod) && !now.Before(m.spared[id]),
+	}}
+	if gated {
+		w.phase = waiting
+	}
+	if template := templateOf(pod); template != "" {
+		blocked = m.ask(w, template)
+		if blocked == "" && now.Before(m.paused[id]) {
+			blocked = ReasonOpenRefused
+		}
+	}
+	m.hold(w, pod, id)
+	switch {
+	case gated && !limited, gated && !w.policy && blocked == "":
+		stray, blocked = true, ""
+	case gated && blocked != "":
+		return nil, blocked, false
+	}
+	if len(w.entry.Requests) == 0 {
+		return nil, "", stray
+	}
+	w.notice = m.noticeOf(pod, w)
+	return w, "", stray
+}
+
+// ask adds what the policy lets the Pod have.
+func (m *Mirror) ask(w *work, template string) (blocked fair.Reason) {
+	revision := m.revisions[template]
+	if revision == nil {
+		return ReasonRevisionMissing
+	}
+	t := m.tiersOf(revision)
+	switch {
+	case revision.Spec.State == v1alpha1.RevisionWithdrawn:
+		blocked = ReasonRevisionWithdrawn
+	case len(t.alternatives) == 0:
+		return ReasonNoSuchDevices
+	}
+	w.policy, w.decided = true, false
+	w.entry.Requests = []fair.Request{{Alternatives: t.alternatives}}
+	w.entry.Preempts = revision.Spec.PolicySpec.Preempts
+	return blocked
+}
+
+// hold adds what the Pod's claims were given.
+func (m *Mirror) hold(w *work, pod *corev1.Pod, id string) {
+	own := map[string]int64{} // of claims that no request speaks of
+	for _, ref := range pod.Spec.ResourceClaims {
+		claim := m.claimOf(pod, id, ref)
+		if claim == nil || claim.Status.Allocation == nil {
+			continue
+		}
+		counts := m.count(claim, pod)
+		shared := ""
+		switch {
+		case w.policy && ref.Name == v1alpha1.ClaimRefName:
+			w.decided = true
+		case ownerID(claim) == id:
+			for model, n := range counts {
+				own[model] += n
+			}
+		case len(counts) > 0:
+			shared = string(claim.UID)
+			if slices.ContainsFunc(w.entry.Requests, func(r fair.Request) bool { return r.Claim == shared }) {
+				continue // named twice
+			}
+			w.entry.Requests = append(w.entry.Requests, fair.Request{Claim: shared, Alternatives: []fair.Alternative{{
+				Models: slices.Sorted(maps.Keys(counts)), Count: total(counts),
+			}}})
+		}
+		if at := since(claim, pod); w.started.IsZero() || at.Before(w.started) {
+			w.started = at
+		}
+		for _, model := range slices.Sorted(maps.Keys(counts)) {
+			w.devices = append(w.devices, fair.Devices{Model: model, Count: counts[model], Claim: shared})
+		}
+	}
+	w.entry.Requests = append(w.entry.Requests, held(own)...)
+	if !w.decided {
+		w.devices, w.started = nil, time.Time{}
+	}
+}
+
+// left is what is still held although its Pod has ended: for those whom the
+// nodes have not released yet.
+func (m *Mirror) left(id string) *work {
+	own := map[string]int64{}
+	var namespace string
+	var since time.Time
+	for _, key := range slices.SortedFunc(maps.Keys(m.owned[id]), compareKeys) {
+		claim := m.claims[key]
+		for model, n := range m.count(claim, m.pods[id]) {
+			own[model] += n
+		}
+		namespace, since = claim.Namespace, claim.CreationTimestamp.UTC()
+	}
+	return m.remains(id, namespace, since, own)
+}
+
+// leftOf is the same of a claim that no Pod owns, while no Pod that runs uses it.
+func (m *Mirror) leftOf(claim *resourceapi.ResourceClaim) *work {
+	for id := range m.users[keyOf(claim)] {
+		if pod := m.pods[id]; !over(pod) && !HasGate(pod) {
+			return nil
+		}
+	}
+	return m.remains(claimID(claim), claim.Namespace, claim.CreationTimestamp.UTC(), m.count(claim, nil))
+}
+
+func (m *Mirror) remains(id, namespace string, created time.Time, own map[string]int64) *work {
+	if total(own) == 0 {
+		return nil
+	}
+	tenant, _ := m.tenant(namespace)
+	w := &work{phase: releasing, decided: true, entry: fair.Entry{ID: id, Tenant: tenant, Created: created, Requests: held(own)}}
+	for _, model := range slices.Sorted(maps.Keys(own)) {
+		w.devices = append(w.devices, fair.Devices{Model: model, Count: own[model]})
+	}
+	return w
+}
+
+// held are requests that ask for what is there already.
+func held(own map[string]int64) []fair.Request {
+	var requests []fair.Request
+	for _, model := range slices.Sorted(maps.Keys(own)) {
+		requests = append(requests, fair.Request{Alternatives: []fair.Alternative{{Models: []string{model}, Count: own[model]}}})
+	}
+	return requests
+}
+
+// claimOf finds the claim that a Pod's reference means.
+func (m *Mirror) claimOf(pod *corev1.Pod, id string, ref corev1.PodResourceClaim) *resourceapi.ResourceClaim {
+	if ref.ResourceClaimName != nil {
+		return m.claims[types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimName}]
+	}
+	for key := range m.owned[id] {
+		if claim := m.claims[key]; claim.Annotations[resourceapi.PodResourceClaimAnnotation] == ref.Name {
+			return claim
+		}
+	}
+	return nil
+}
+
+// count is what a claim has of each model: what the devices' slices say or
+// said, else what was written on the Pod when it was bound.
+func (m *Mirror) count(claim *resourceapi.ResourceClaim, pod *corev1.Pod) map[string]int64 {
+	counts := map[string]int64{}
+	for _, id := range devicesOf(claim) {
+		model := m.fleet.models[id]
+		if model == "" && pod != nil {
+			if model, _, _ = strings.Cut(pod.Annotations[v1alpha1.AnnotationModel], ","); model != "" {
+				m.fleet.models[id], m.newHolds = model, true
+			}
+		}
+		if model != "" {
+			counts[model]++
+		}
+	}
+	return counts
+}
+
+func total(counts map[string]int64) int64 {
+	var sum int64
+	for _, n := range counts {
+		sum += n
+	}
+	return sum
+}
+
+// since is when the work with a claim began.
+func since(claim *resourceapi.ResourceClaim, pod *corev1.Pod) time.Time {
+	for _, at := range []*metav1.Time{pod.Status.StartTime, claim.Status.Allocation.AllocationTimestamp} {
+		if !at.IsZero() {
+			return at.UTC()
+		}
+	}
+	return pod.CreationTimestamp.UTC()
+}
+
+// noticeOf is the notice that was written on the Pod, where nobody else can.
+func (m *Mirror) noticeOf(pod *corev1.Pod, w *work) *fair.ReclaimNoticed {
+	deadline, err := time.Parse(time.RFC3339Nano, pod.Annotations[v1alpha1.AnnotationReclaimDeadline])
+	if err != nil || w.phase != open || !w.entry.Preemptible || pod.Labels[v1alpha1.LabelPolicy] == "" {
+		return nil
+	}
+	return &fair.ReclaimNoticed{ID: w.entry.ID, For: m.podOf[types.UID(pod.Annotations[v1alpha1.AnnotationReclaimFor])], Deadline: deadline}
+}
