@@ -21,27 +21,37 @@ type object interface {
 // enough.
 type kind[T object] struct {
 	round uint64
-	seen  map[T]uint64
+	seen  map[T]*mark
 	byKey map[types.NamespacedName]T
+	last  []T
 }
 
+// mark is the round in which an object was last seen.
+type mark struct{ round uint64 }
+
 func newKind[T object]() *kind[T] {
-	return &kind[T]{seen: map[T]uint64{}, byKey: map[types.NamespacedName]T{}}
+	return &kind[T]{seen: map[T]*mark{}, byKey: map[types.NamespacedName]T{}}
 }
 
 // diff returns what is new or changed in list and what is no longer there, both
 // by namespace and name. A changed object is in added only.
 func (k *kind[T]) diff(list []T) (added, gone []T) {
+	if len(list) > 0 && slices.Equal(list, k.last) {
+		return nil, nil
+	}
 	k.round++
+	k.last = append(k.last[:0], list...)
 	for _, obj := range list {
-		if _, known := k.seen[obj]; !known {
-			added = append(added, obj)
+		if known := k.seen[obj]; known != nil {
+			known.round = k.round
+			continue
 		}
-		k.seen[obj] = k.round
+		added = append(added, obj)
+		k.seen[obj] = &mark{k.round}
 	}
 	if len(k.seen) > len(list) {
-		for obj, round := range k.seen {
-			if round == k.round {
+		for obj, m := range k.seen {
+			if m.round == k.round {
 				continue
 			}
 			delete(k.seen, obj)
