@@ -69,6 +69,7 @@ func TestAllocatedBefore(t *testing.T) {
 	assert.Equal(t, "t1", bound[v1alpha1.AnnotationTier])
 	assert.Equal(t, "H100", bound[v1alpha1.AnnotationModel])
 	assert.NotEmpty(t, bound[v1alpha1.AnnotationDigest])
+	assert.Equal(t, record.Name, bound[v1alpha1.AnnotationRecord], "the Binding names the record, so that one that gets lost can be missed")
 }
 
 // What was allocated before and is no good any more is given back, and the Pod

@@ -30,7 +30,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 			Namespace:   pod.Namespace,
 			Name:        pod.Name,
 			UID:         pod.UID,
-			Annotations: annotations(s.reserved.decision),
+			Annotations: annotations(s.pod, s.reserved.decision),
 		},
 		Target: corev1.ObjectReference{Kind: "Node", Name: nodeName},
 	}
@@ -67,7 +67,7 @@ func (p *Plugin) PostBind(_ context.Context, state fwk.CycleState, _ *corev1.Pod
 	p.core.publisher.Publish(outcome.OfDecision(s.pod, d), p.handle.EventRecorder())
 }
 
-func annotations(d *decide.Decision) map[string]string {
+func annotations(pod *corev1.Pod, d *decide.Decision) map[string]string {
 	result := map[string]string{}
 	set := func(name, value string) {
 		if value != "" {
@@ -80,6 +80,7 @@ func annotations(d *decide.Decision) map[string]string {
 	set(v1alpha1.AnnotationTier, d.Tier)
 	set(v1alpha1.AnnotationModel, models(d))
 	set(v1alpha1.AnnotationDigest, d.InputDigest)
+	set(v1alpha1.AnnotationRecord, outcome.OfDecision(pod, d).Record())
 	return result
 }
 

@@ -52,6 +52,10 @@ func (o Outcome) With(failures string) Outcome {
 	return o
 }
 
+// Record is the name of the AllocationDecision that is written when the outcome
+// is told for the first time, as that of a Pod that is bound always is.
+func (o Outcome) Record() string { return RecordName(o.Pod, o.key, 0) }
+
 // MessageOf returns what the Pod's condition says, or "".
 func MessageOf(pod *corev1.Pod) string {
 	if c := conditionOf(pod); c != nil {

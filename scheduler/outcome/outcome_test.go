@@ -95,6 +95,13 @@ func TestKeysTellOutcomesApart(t *testing.T) {
 	assert.NotEqual(t, decisionKey(allocatedOn("n1", "gpu-0")), decisionKey(allocatedOn("n2", "gpu-0")))
 }
 
+// What the Binding says is the name of the record that is written afterwards.
+func TestRecordIsKnownBefore(t *testing.T) {
+	o := OfDecision(pod(), allocatedOn("n1", "gpu-0"))
+	assert.Equal(t, recordOf(o, 0).Name, o.Record())
+	assert.NotEqual(t, o.Record(), OfDecision(pod(), allocatedOn("n1", "gpu-1")).Record())
+}
+
 func TestRecordName(t *testing.T) {
 	p := pod()
 	assert.Equal(t, RecordName(p, "k", 0), RecordName(p, "k", 0))
