@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
@@ -35,11 +36,24 @@ type Client struct {
 	dynamic   dynamic.Interface
 }
 
-// Connect reads the kubeconfig. It does not talk to the API server yet.
-func (f *Flags) Connect() (*Client, error) {
+func (f *Flags) load() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
-	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
+}
+
+// Config reads the kubeconfig, for a client of another kind than [Client].
+func (f *Flags) Config() (*rest.Config, error) {
+	config, err := f.load().ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig, %w", err)
+	}
+	return config, nil
+}
+
+// Connect reads the kubeconfig. It does not talk to the API server yet.
+func (f *Flags) Connect() (*Client, error) {
+	config := f.load()
 	rest, err := config.ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("reading the kubeconfig, %w; or give files with -f", err)
