@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 
 	"github.com/magefile/mage/mg"
@@ -30,18 +32,16 @@ func (E2e) All(ctx context.Context, provider, driver, run *string, keep, full *b
 	if err != nil {
 		return err
 	}
-	// Compiled as ladder-lab and Kubernetes' programs are, so that what they
-	// share is compiled once; lint has vetted it.
-	args := []string{"-tags=e2e", "-trimpath", "-vet=off", "-count=1", "-timeout=60m"}
+	args := append(slices.Clone(suiteFlags), "-count=1", "-timeout=60m")
 	if r := value(run, ""); r != "" {
 		args = append(args, "-run="+r)
 	}
-	args = append(args, "./e2e/suites/...")
+	args = append(args, suites)
 	artifacts, err := artifactsDir("e2e")
 	if err != nil {
 		return err
 	}
-	env := []string{"CGO_ENABLED=0", "LADDER_E2E_PROVIDER=" + p, "LADDER_E2E_ARTIFACTS=" + artifacts}
+	env := []string{withoutCgo, "LADDER_E2E_PROVIDER=" + p, "LADDER_E2E_ARTIFACTS=" + artifacts}
 	if value(full, false) || value(run, "") != "" {
 		env = append(env, "LADDER_E2E_FULL=1")
 	}
@@ -85,6 +85,31 @@ func (E2e) Upstream(ctx context.Context) error {
 	return step("running Kubernetes' own DRA suite", func() error { return lab("upstream").run(ctx) })
 }
 
+// suites are the packages of the end-to-end suites; suiteFlags and withoutCgo
+// are those with which ladder-lab and Kubernetes' programs are compiled, so that
+// what they share is compiled once. Lint has vetted the suites.
+const (
+	suites     = "./e2e/suites/..."
+	withoutCgo = "CGO_ENABLED=0"
+)
+
+var suiteFlags = []string{"-tags=e2e", "-trimpath", "-vet=off"}
+
+// compileSuites has everything compiled that running the suites needs.
+func compileSuites(ctx context.Context) error {
+	if _, err := pinnedTool(ctx, "pinned", "gotest.tools/gotestsum"); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "ladder-suites-")
+	if err != nil {
+		return fmt.Errorf("compiling the suites, %w", err)
+	}
+	defer os.RemoveAll(dir)
+	args := append([]string{"go", "test", "-c", "-o", dir}, suiteFlags...)
+	_, err = cmd(append(args, suites)...).with(withoutCgo).output(ctx)
+	return err
+}
+
 // withCluster runs f with the variables that tell tests about the cluster.
 func withCluster(ctx context.Context, lab func(...string) command, driver string, keep bool, f func(env []string) error) error {
 	down := func() error {
@@ -94,8 +119,12 @@ func withCluster(ctx context.Context, lab func(...string) command, driver string
 		}
 		return step("taking the cluster down", func() error { return lab("e2e", "down").run(context.WithoutCancel(ctx)) })
 	}
+	// The suites are compiled meanwhile.
+	compiled := make(chan error, 1)
+	go func() { compiled <- compileSuites(ctx) }()
 	up := lab("e2e", "up", "--driver", driver)
-	if err := step("bringing up a cluster with Ladder", func() error { return up.run(ctx) }); err != nil {
+	err := step("bringing up a cluster with Ladder", func() error { return up.run(ctx) })
+	if err := errors.Join(err, <-compiled); err != nil {
 		return errors.Join(err, down())
 	}
 	env, err := lab("e2e", "env").output(ctx)

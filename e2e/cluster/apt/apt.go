@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -87,8 +88,15 @@ func (i *Installer) able(missing []string) error {
 	return nil
 }
 
-// Ensure installs those of the packages that are missing.
+// one is held by whoever installs: of two apt-get that update the lists at once
+// one fails.
+var one sync.Mutex
+
+// Ensure installs those of the packages that are missing. Several goroutines
+// may call it.
 func (i *Installer) Ensure(ctx context.Context, packages ...string) error {
+	one.Lock()
+	defer one.Unlock()
 	missing := i.Missing(ctx, packages...)
 	if len(missing) == 0 {
 		return nil

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
 )
 
@@ -29,11 +31,7 @@ var configured = []string{
 }
 
 func (m *maker) make(ctx context.Context) (err error) {
-	programs, err := binaries.Ensure(ctx, m.Progress, binaries.Node()...)
-	if err != nil {
-		return err
-	}
-	root, err := m.root(ctx)
+	programs, root, err := m.parts(ctx)
 	if err != nil {
 		return err
 	}
@@ -81,6 +79,22 @@ func (m *maker) make(ctx context.Context) (err error) {
 		return fmt.Errorf("committing the node image, %w", err)
 	}
 	return nil
+}
+
+// parts makes what the image consists of: the programs and, beside that, the
+// root file system, which is mostly downloaded and unpacked.
+func (m *maker) parts(ctx context.Context) (programs *binaries.Set, root string, err error) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		programs, err = binaries.Ensure(ctx, m.Progress, binaries.Node()...)
+		return err
+	})
+	group.Go(func() (err error) {
+		root, err = m.root(ctx)
+		return err
+	})
+	err = group.Wait()
+	return programs, root, err
 }
 
 // importBase streams the first state of the file system to the engine.

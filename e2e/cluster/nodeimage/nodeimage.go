@@ -74,6 +74,7 @@ func Ensure(ctx context.Context, o Options) (string, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
+	o.Progress = binaries.SerialWriter(o.Progress) // steps run at once
 	if o.Source == "" {
 		o.Source = Auto
 	}
