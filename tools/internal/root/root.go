@@ -16,6 +16,7 @@ import (
 	"gpuladder.dev/ladder/tools/internal/fault"
 	"gpuladder.dev/ladder/tools/internal/policy"
 	"gpuladder.dev/ladder/tools/internal/released"
+	"gpuladder.dev/ladder/tools/internal/simulate"
 )
 
 // Main runs ladder with the process's arguments, the program's own name first,
@@ -71,6 +72,7 @@ record of why.`,
 		policy.NewCommand(s),
 		released.NewCommand(s),
 		fault.NewCommand(s),
+		simulate.NewCommand(s),
 		build.NewVersionCommand(s),
 	)
 	command.Groups(root)
