@@ -239,6 +239,9 @@ func (m *Mirror) remains(id, namespace string, created time.Time, own map[string
 		return nil
 	}
 	tenant, _ := m.tenant(namespace)
+	if created.IsZero() {
+		created = time.Unix(0, 0).UTC() // nobody's turn depends on it
+	}
 	w := &work{phase: releasing, decided: true, entry: fair.Entry{ID: id, Tenant: tenant, Created: created, Requests: held(own)}}
 	for _, model := range slices.Sorted(maps.Keys(own)) {
 		w.devices = append(w.devices, fair.Devices{Model: model, Count: own[model]})

@@ -1,0 +1,248 @@
+package quota
+
+// Carrying out what the engine asks for. What fails is tried again until it is
+// done or pointless; until then the engine takes it as done, so that the
+// devices in question go to nobody else.
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/fair"
+	"gpuladder.dev/ladder/policies/tenants"
+)
+
+const (
+	// parallel is how many requests are made at once.
+	parallel = 16
+	// patience is how long one may take.
+	patience = 10 * time.Second
+	// firstBackoff doubles with each failure up to lastBackoff.
+	firstBackoff, lastBackoff = time.Second, 30 * time.Second
+	// refusals is how often a request may be refused before it is given up.
+	refusals = 5
+	// pause is how long a Pod whose gate can't be opened is left alone.
+	pause = time.Minute
+	// spare is how long a Pod that can't be evicted is left alone.
+	spare = 10 * time.Minute
+)
+
+// task is an action that is to be carried out.
+type task struct {
+	fair.Action
+	pod      *corev1.Pod
+	order    int64
+	due      time.Time
+	refused  int // times, by an answer that another attempt may not change
+	attempts int
+	err      error
+}
+
+// plan takes an action up. The last one about a Pod counts.
+func (c *Controller) plan(ctx context.Context, now time.Time, a fair.Action) {
+	logger := log.FromContext(ctx)
+	pod := c.mirror.Pod(a.ID)
+	if pod == nil {
+		return // gone meanwhile; the next round tells the engine
+	}
+	if known := c.tasks[a.ID]; known != nil && a.Kind == fair.Evict && known.Kind == fair.Notice {
+		// Nobody is evicted who could not be told before.
+		logger.Info("Reclaim withdrawn: the Pod could not be told", "pod", a.ID, "reason", known.err)
+		delete(c.tasks, a.ID)
+		c.withdraw(ctx, now, a)
+		return
+	}
+	c.planned++
+	c.tasks[a.ID] = &task{Action: a, pod: pod, order: c.planned, due: now}
+	logger.V(2).Info("Planned", "action", a.Kind.String(), "pod", a.ID, "tenant", a.Tenant)
+}
+
+// carryOut makes the requests that are due, and returns when the next one is.
+func (c *Controller) carryOut(ctx context.Context, now time.Time) (time.Time, bool) {
+	var due []*task
+	for _, id := range slices.Sorted(maps.Keys(c.tasks)) {
+		t := c.tasks[id]
+		if pod := c.mirror.Pod(id); pod == nil {
+			delete(c.tasks, id)
+			continue
+		} else {
+			t.pod = pod
+		}
+		if !now.Before(t.due) {
+			due = append(due, t)
+		}
+	}
+	slices.SortFunc(due, func(a, b *task) int { return cmp.Compare(a.order, b.order) })
+	var group sync.WaitGroup
+	room := make(chan struct{}, parallel)
+	for _, t := range due {
+		room <- struct{}{}
+		group.Go(func() {
+			defer func() { <-room }()
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			t.err = c.request(ctx, t)
+		})
+	}
+	group.Wait()
+	for _, t := range due {
+		c.settle(ctx, now, t)
+	}
+	next, ok := time.Time{}, false
+	for _, t := range c.tasks {
+		if !ok || t.due.Before(next) {
+			next, ok = t.due, true
+		}
+	}
+	return next, ok
+}
+
+// request asks the API server for what the task is about.
+func (c *Controller) request(ctx context.Context, t *task) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: t.pod.Namespace, Name: t.pod.Name}}
+	switch t.Kind {
+	case fair.Open:
+		patch := openGate(t.pod)
+		if patch == nil {
+			return nil // open already
+		}
+		return c.client.Patch(ctx, pod, client.RawPatch(types.JSONPatchType, patch))
+	case fair.Notice:
+		_, _, servant, _ := tenants.SplitID(t.For)
+		return c.client.Patch(ctx, pod, annotate(t.pod.UID, t.Deadline.UTC().Format(time.RFC3339Nano), string(servant)))
+	case fair.Cancel:
+		return c.client.Patch(ctx, pod, annotate(t.pod.UID, nil, nil))
+	case fair.Evict:
+		return c.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Namespace: t.pod.Namespace, Name: t.pod.Name},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.pod.UID}},
+		})
+	}
+	return fmt.Errorf("carrying out %v, unknown action", t.Kind)
+}
+
+// openGate is the JSON patch that takes the gate off, if the Pod is still this
+// one and the gate still where it was. Nil: there is none.
+func openGate(pod *corev1.Pod) []byte {
+	at := slices.IndexFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return g.Name == v1alpha1.GateQuota })
+	if at < 0 {
+		return nil
+	}
+	path := fmt.Sprintf("/spec/schedulingGates/%d", at)
+	return encode([]map[string]any{
+		{"op": "test", "path": "/metadata/uid", "value": pod.UID},
+		{"op": "test", "path": path + "/name", "value": v1alpha1.GateQuota},
+		{"op": "remove", "path": path},
+	})
+}
+
+// annotate writes the notice, or takes it off. The UID makes it a conflict
+// where the Pod is another one.
+func annotate(uid types.UID, deadline, servant any) client.Patch {
+	return client.RawPatch(types.MergePatchType, encode(map[string]any{"metadata": map[string]any{
+		"uid":         uid,
+		"annotations": map[string]any{v1alpha1.AnnotationReclaimDeadline: deadline, v1alpha1.AnnotationReclaimFor: servant},
+	}}))
+}
+
+func encode(v any) []byte {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return raw
+}
+
+// settle follows the answer to a request.
+func (c *Controller) settle(ctx context.Context, now time.Time, t *task) {
+	switch {
+	case t.err == nil:
+		delete(c.tasks, t.ID)
+		c.tell(now, t)
+		return
+	case apierrors.IsNotFound(t.err), t.Kind != fair.Open && apierrors.IsConflict(t.err):
+		delete(c.tasks, t.ID) // gone, or another one; the watch tells
+		return
+	case ctx.Err() != nil:
+		return
+	}
+	t.attempts++
+	t.due = now.Add(min(firstBackoff<<min(t.attempts-1, 10), lastBackoff))
+	if apierrors.IsInvalid(t.err) || apierrors.IsForbidden(t.err) || apierrors.IsTooManyRequests(t.err) && t.Kind == fair.Evict {
+		t.refused++
+	}
+	log.FromContext(ctx).Info("Failed, tried again", "action", t.Kind.String(), "pod", t.ID, "attempts", t.attempts, "err", t.err.Error())
+	if t.refused < refusals {
+		return
+	}
+	switch t.Kind {
+	case fair.Open:
+		delete(c.tasks, t.ID)
+		c.mirror.Pause(t.ID, now.Add(pause))
+		c.event(t.pod, corev1.EventTypeWarning, "QuotaGateRefused", "Open", "the gate could not be opened: %v", t.err)
+	case fair.Evict:
+		delete(c.tasks, t.ID)
+		c.event(t.pod, corev1.EventTypeWarning, "ReclaimRefused", "Evict", "the Pod could not be evicted: %v", t.err)
+		c.mirror.Spare(t.ID, now.Add(spare))
+		c.withdraw(ctx, now, t.Action)
+	case fair.Notice, fair.Cancel: // until the time is up, or the Pod is gone
+	}
+	c.feed.poke()
+}
+
+// withdraw takes a notice back that could not be carried out.
+func (c *Controller) withdraw(ctx context.Context, now time.Time, a fair.Action) {
+	if err := c.mirror.Cancelled(now, a.ID); err != nil {
+		log.FromContext(ctx).Error(err, "Withdrawing a notice", "pod", a.ID)
+	}
+	a.Kind = fair.Cancel
+	c.plan(ctx, now, a)
+	c.feed.poke()
+}
+
+// tell writes the event and counts what was done.
+func (c *Controller) tell(now time.Time, t *task) {
+	switch t.Kind {
+	case fair.Open:
+		if openGate(t.pod) == nil {
+			return
+		}
+		if c.mirror.Quota(t.Tenant) == nil {
+			return // nobody's turn
+		}
+		waited := now.Sub(t.pod.CreationTimestamp.Time)
+		gatesOpened.WithLabelValues(t.Tenant).Inc()
+		waits.WithLabelValues(t.Tenant).Observe(max(waited, 0).Seconds())
+		c.event(t.pod, corev1.EventTypeNormal, "QuotaGateOpened", "Open", "the turn of tenant %s has come after %s", t.Tenant, waited.Round(time.Second))
+	case fair.Notice:
+		reclaims.WithLabelValues(t.Tenant, "noticed").Inc()
+		c.event(t.pod, corev1.EventTypeWarning, "ReclaimNotice", "Notice",
+			"borrowed devices are needed by whom they are guaranteed to: the Pod is evicted at %s", t.Deadline.UTC().Format(time.RFC3339))
+	case fair.Cancel:
+		reclaims.WithLabelValues(t.Tenant, "cancelled").Inc()
+		c.event(t.pod, corev1.EventTypeNormal, "ReclaimCancelled", "Notice", "the devices are not needed any more")
+	case fair.Evict:
+		reclaims.WithLabelValues(t.Tenant, "evicted").Inc()
+		c.event(t.pod, corev1.EventTypeWarning, "Reclaimed", "Evict", "evicted: its borrowed devices are taken back")
+	}
+}
+
+func (c *Controller) event(pod *corev1.Pod, kind, reason, action, note string, args ...any) {
+	regarding := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}
+	c.recorder.Eventf(regarding, nil, kind, reason, action, note, args...)
+}
