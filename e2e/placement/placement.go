@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,17 +27,27 @@ import (
 const patience = 60 * time.Second
 
 const (
-	namespace = "placement"
-	policy    = "h100-first"
+	namespace     = "placement"
+	loadNamespace = "placement-load"
+	policy        = "h100-first"
 	// firstTier is the policy's first tier.
 	firstTier = "h100"
+	// h100Group ends the names of the groups whose nodes carry H100.
+	h100Group   = "h100"
+	gpusPerNode = 8
 )
 
 // Options say what is measured.
 type Options struct {
-	// Nodes in all, 8 GPUs each; the first H100Nodes of them carry H100, half
-	// of the others A100, the rest L4.
+	// Nodes in all, 8 GPUs each; H100Nodes of them carry H100, half of the
+	// others A100, the rest L4.
 	Nodes, H100Nodes int
+	// Spread has the nodes with H100 evenly among the others, in the order of
+	// names and of creation. Otherwise they come first, next to each other.
+	Spread bool
+	// Loads are how much of the CPU and memory of each node with H100 other Pods
+	// ask for, in percent; the runs are made with each. Default: 0 only.
+	Loads []int
 	// Pods of one GPU each.
 	Pods int
 	// Runs of Ladder, and of each stock set-up.
@@ -47,12 +58,31 @@ type Options struct {
 
 // Fleet is the fleet that the options describe.
 func (o Options) Fleet() *fleet.Fleet {
-	rest := o.Nodes - o.H100Nodes
-	return fleet.New(
-		fleet.Group{Name: "h100", Nodes: o.H100Nodes, Board: "H100-SXM5-80GB", GPUs: 8},
-		fleet.Group{Name: "a100", Nodes: rest / 2, Board: "A100-SXM4-80GB", GPUs: 8},
-		fleet.Group{Name: "l4", Nodes: rest - rest/2, Board: "L4", GPUs: 8},
-	)
+	if !o.Spread {
+		return fleet.New(groups("", o.H100Nodes, o.Nodes-o.H100Nodes)...)
+	}
+	var all []fleet.Group
+	rest, left := o.Nodes-o.H100Nodes, o.Nodes-o.H100Nodes
+	for i := range o.H100Nodes {
+		share := rest*(i+1)/o.H100Nodes - (rest - left)
+		left -= share
+		all = append(all, groups(fmt.Sprintf("r%03d-", i), 1, share)...)
+	}
+	return fleet.New(all...)
+}
+
+// groups are some nodes with H100 and some without.
+func groups(prefix string, h100, rest int) []fleet.Group {
+	others := prefix
+	if prefix != "" {
+		others += "others-" // by name after h100
+	}
+	all := []fleet.Group{
+		{Name: prefix + h100Group, Nodes: h100, Board: "H100-SXM5-80GB", GPUs: gpusPerNode},
+		{Name: others + "a100", Nodes: rest / 2, Board: "A100-SXM4-80GB", GPUs: gpusPerNode},
+		{Name: others + "l4", Nodes: rest - rest/2, Board: "L4", GPUs: gpusPerNode},
+	}
+	return slices.DeleteFunc(all, func(g fleet.Group) bool { return g.Nodes == 0 })
 }
 
 // Setup is one scheduler to measure.
@@ -70,6 +100,7 @@ type Setup struct {
 type Run struct {
 	Setup       string  `json:"setup"`
 	Number      int     `json:"run"`
+	Load        int     `json:"load"`
 	Pods        int     `json:"pods"`
 	FirstChoice int     `json:"firstChoice"`
 	Map         string  `json:"map"`
@@ -79,6 +110,29 @@ type Run struct {
 // Measure runs one set-up on a cluster that is up.
 func Measure(ctx context.Context, c client.Client, s Setup, o Options, now func() time.Time) ([]Run, error) {
 	if err := prepare(ctx, c); err != nil {
+		return nil, err
+	}
+	var runs []Run
+	for _, load := range o.loads() {
+		more, err := measureLoad(ctx, c, s, o, load, now)
+		runs = append(runs, more...)
+		if err != nil {
+			return runs, err
+		}
+	}
+	return runs, nil
+}
+
+func (o Options) loads() []int {
+	if len(o.Loads) == 0 {
+		return []int{0}
+	}
+	return o.Loads
+}
+
+// measureLoad makes the runs with one load of the nodes with H100.
+func measureLoad(ctx context.Context, c client.Client, s Setup, o Options, load int, now func() time.Time) ([]Run, error) {
+	if err := occupy(ctx, c, o, load); err != nil {
 		return nil, err
 	}
 	var runs []Run
@@ -94,19 +148,48 @@ func Measure(ctx context.Context, c client.Client, s Setup, o Options, now func(
 		if err != nil {
 			return runs, err
 		}
-		run := Run{Setup: s.Name, Number: n, Pods: len(placed), Map: mapHash(placed), Seconds: took.Seconds()}
+		run := Run{Setup: s.Name, Number: n, Load: load, Pods: len(placed), Map: mapHash(placed), Seconds: took.Seconds()}
 		for _, p := range placed {
 			if p.Tier == firstTier {
 				run.FirstChoice++
 			}
 		}
 		runs = append(runs, run)
-		fmt.Fprintf(o.Progress, "%s, run %d: %d of %d got an H100, map %s, %.1f s\n", s.Name, n, run.FirstChoice, run.Pods, run.Map, run.Seconds)
+		fmt.Fprintf(o.Progress, "%s, load %d %%, run %d: %d of %d got an H100, map %s, %.1f s\n", s.Name, load, n, run.FirstChoice, run.Pods, run.Map, run.Seconds)
 		if err := workload.DeleteAll(ctx, c, patience, namespace); err != nil {
 			return runs, err
 		}
 	}
-	return runs, nil
+	return runs, workload.DeleteAll(ctx, c, patience, loadNamespace)
+}
+
+// occupy has one Pod on each node with H100 ask for a part of it.
+func occupy(ctx context.Context, c client.Client, o Options, load int) error {
+	if load == 0 {
+		return nil
+	}
+	all := o.Fleet().Groups
+	for i := range all {
+		g := &all[i]
+		if !strings.HasSuffix(g.Name, h100Group) {
+			continue
+		}
+		part := corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewMilliQuantity(g.CPU.MilliValue()*int64(load)/100, resource.DecimalSI),
+			corev1.ResourceMemory: *resource.NewQuantity(g.Memory.Value()*int64(load)/100, resource.BinarySI),
+		}
+		for n := range g.Nodes {
+			node := g.NodeName(n)
+			pod := workload.Pod(loadNamespace, "on-"+node, "", func(p *corev1.Pod) {
+				p.Spec.NodeName = node
+				p.Spec.Containers[0].Resources.Requests = part
+			})
+			if err := c.Create(ctx, pod); err != nil {
+				return fmt.Errorf("loading node %s, %w", node, err)
+			}
+		}
+	}
+	return nil
 }
 
 // placeOne creates one Pod and waits until it is bound. The scheduler's cache
@@ -127,13 +210,14 @@ func placeOne(ctx context.Context, c client.Client, s Setup, name string) error 
 // prepare makes the namespace and the policy and waits for its template.
 func prepare(ctx context.Context, c client.Client) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	others := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: loadNamespace}}
 	p := &v1alpha1.AcceleratorPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: policy},
 		Spec: v1alpha1.AcceleratorPolicySpec{Tiers: []v1alpha1.Tier{
 			{Name: firstTier, Models: []string{"H100"}}, {Name: "a100", Models: []string{"A100"}}, {Name: "l4", Models: []string{"L4"}},
 		}},
 	}
-	for _, o := range []client.Object{ns, p} {
+	for _, o := range []client.Object{ns, others, p} {
 		if err := c.Create(ctx, o); err != nil {
 			return fmt.Errorf("creating %T %s, %w", o, o.GetName(), err)
 		}
@@ -154,22 +238,23 @@ func mapHash(placed []workload.Placement) string {
 }
 
 // Check says what Ladder promises: in every run each Pod got its first choice
-// while there were enough, and the same device each time.
+// while there were enough, and the same device each time, however loaded the
+// nodes are.
 func Check(o Options, runs []Run) error {
-	want := min(o.Pods, o.H100Nodes*8)
+	want := min(o.Pods, o.H100Nodes*gpusPerNode)
 	var first string
 	for _, r := range runs {
 		if r.Setup != "Ladder" {
 			continue
 		}
 		if r.FirstChoice != want {
-			return fmt.Errorf("run %d of Ladder gave %d of %d Pods an H100, want %d", r.Number, r.FirstChoice, r.Pods, want)
+			return fmt.Errorf("run %d of Ladder, load %d %%, gave %d of %d Pods an H100, want %d", r.Number, r.Load, r.FirstChoice, r.Pods, want)
 		}
 		if first == "" {
 			first = r.Map
 		}
 		if r.Map != first {
-			return fmt.Errorf("run %d of Ladder made the map %s, want %s as in run 1", r.Number, r.Map, first)
+			return fmt.Errorf("run %d of Ladder, load %d %%, made the map %s, want %s as in the first run", r.Number, r.Load, r.Map, first)
 		}
 	}
 	return nil
@@ -177,33 +262,49 @@ func Check(o Options, runs []Run) error {
 
 // Report writes the runs as Markdown.
 func Report(w io.Writer, o Options, runs []Run) error {
+	layout := "neighbouring"
+	if o.Spread {
+		layout = "evenly spread"
+	}
 	fmt.Fprintf(w, `# Placement: first choices and repeatability
 
-%d Pods of one GPU each, created one after another, on %d nodes with 8 GPUs each, of which %d neighbouring ones carry H100. The policy's tiers are H100, A100, L4. Measured by `+"`go tool mage placement`"+` in the lab: real etcd, kube-apiserver and kube-controller-manager v1.37.2 and the scheduler under test as processes on one machine; nodes and Pods by kwok; slices by the fake driver. The seconds depend on what else the machine does and are no benchmark.
+%d Pods of one GPU each, created one after another, on %d nodes with 8 GPUs each, of which %d %s ones carry H100. The policy's tiers are H100, A100, L4. The load is what other Pods ask for of the CPU and memory of the nodes with H100. Measured by `+"`ladder-lab placement`"+` in the lab: real etcd, kube-apiserver and kube-controller-manager v1.37.2 and the scheduler under test as processes on one machine; nodes and Pods by kwok; slices by the fake driver. The seconds depend on what else the machine does and are no benchmark.
 
-| scheduler | runs | got an H100 (min – max) | different Pod-to-device maps |
-|---|---|---|---|
-`, o.Pods, o.Nodes, o.H100Nodes)
-	var names []string
-	for _, r := range runs {
-		if !slices.Contains(names, r.Setup) {
-			names = append(names, r.Setup)
-		}
+| scheduler | load | runs | got an H100 (min – max) | different Pod-to-device maps |
+|---|---|---|---|---|
+`, o.Pods, o.Nodes, o.H100Nodes, layout)
+	for _, sum := range summaries(o, runs) {
+		fmt.Fprintf(w, "| %s | %d %% | %d | %d – %d of %d | %d |\n", sum.setup, sum.load, sum.runs, sum.low, sum.high, o.Pods, len(sum.maps))
 	}
-	for _, name := range names {
-		low, high, n, maps := o.Pods, 0, 0, map[string]bool{}
-		for _, r := range runs {
-			if r.Setup == name {
-				low, high, n, maps[r.Map] = min(low, r.FirstChoice), max(high, r.FirstChoice), n+1, true
-			}
-		}
-		fmt.Fprintf(w, "| %s | %d | %d – %d of %d | %d |\n", name, n, low, high, o.Pods, len(maps))
-	}
-	fmt.Fprintf(w, "\n## Each run\n\n| scheduler | run | got an H100 | map | seconds |\n|---|---|---|---|---|\n")
+	fmt.Fprintf(w, "\n## Each run\n\n| scheduler | load | run | got an H100 | map | seconds |\n|---|---|---|---|---|---|\n")
 	for _, r := range runs {
-		if _, err := fmt.Fprintf(w, "| %s | %d | %d of %d | `%s` | %.1f |\n", r.Setup, r.Number, r.FirstChoice, r.Pods, r.Map, r.Seconds); err != nil {
+		if _, err := fmt.Fprintf(w, "| %s | %d %% | %d | %d of %d | `%s` | %.1f |\n", r.Setup, r.Load, r.Number, r.FirstChoice, r.Pods, r.Map, r.Seconds); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// summary is the runs of one set-up with one load.
+type summary struct {
+	setup      string
+	load, runs int
+	low, high  int
+	maps       map[string]bool
+}
+
+// summaries sums up the runs, in the order in which they were made.
+func summaries(o Options, runs []Run) []*summary {
+	var all []*summary
+	for _, r := range runs {
+		i := slices.IndexFunc(all, func(s *summary) bool { return s.setup == r.Setup && s.load == r.Load })
+		if i < 0 {
+			i = len(all)
+			all = append(all, &summary{setup: r.Setup, load: r.Load, low: o.Pods, maps: map[string]bool{}})
+		}
+		s := all[i]
+		s.runs, s.low, s.high = s.runs+1, min(s.low, r.FirstChoice), max(s.high, r.FirstChoice)
+		s.maps[r.Map] = true
+	}
+	return all
 }

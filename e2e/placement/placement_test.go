@@ -30,6 +30,34 @@ func TestFleet(t *testing.T) {
 	}
 }
 
+func TestSpreadFleet(t *testing.T) {
+	f := Options{Nodes: 50, H100Nodes: 4, Spread: true}.Fleet()
+	if errs := f.Validate(); len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	if got := f.NodeCount(); got != 50 {
+		t.Errorf("%d nodes, want 50", got)
+	}
+	var at []int
+	names := f.NodeNames()
+	if !slices.IsSorted(names) {
+		t.Error("the nodes are not made in the order of their names")
+	}
+	for i, n := range names {
+		if strings.Contains(n, "-h100-") {
+			at = append(at, i)
+		}
+	}
+	if len(at) != 4 {
+		t.Fatalf("%d nodes carry H100, want 4", len(at))
+	}
+	for i := 1; i < len(at); i++ {
+		if gap := at[i] - at[i-1]; gap < 12 || gap > 13 {
+			t.Errorf("nodes %d and %d carry H100, which is not spread evenly over 50", at[i-1], at[i])
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -39,6 +67,7 @@ func TestCheck(t *testing.T) {
 		// 16 H100 for 20 Pods: 16 first choices is all that can be had.
 		{"as promised", []Run{{Setup: "Ladder", FirstChoice: 16, Map: "a"}, {Setup: "Ladder", FirstChoice: 16, Map: "a"}}, ""},
 		{"a first choice missed", []Run{{Setup: "Ladder", Number: 1, FirstChoice: 15, Pods: 20, Map: "a"}}, "15 of 20"},
+		{"another map under load", []Run{{Setup: "Ladder", FirstChoice: 16, Map: "a"}, {Setup: "Ladder", Load: 30, Number: 1, FirstChoice: 16, Map: "b"}}, "load 30 %"},
 		{"another map", []Run{{Setup: "Ladder", FirstChoice: 16, Map: "a"}, {Setup: "Ladder", Number: 2, FirstChoice: 16, Map: "b"}}, "run 2"},
 		{"others promise nothing", []Run{{Setup: "stock, defaults", FirstChoice: 3, Map: "x"}}, ""},
 	} {
@@ -61,11 +90,12 @@ func TestReport(t *testing.T) {
 		{Setup: "Ladder", Number: 2, Pods: 20, FirstChoice: 16, Map: "a"},
 		{Setup: "stock, defaults", Number: 1, Pods: 20, FirstChoice: 7, Map: "b"},
 		{Setup: "stock, defaults", Number: 2, Pods: 20, FirstChoice: 9, Map: "c"},
+		{Setup: "stock, defaults", Load: 30, Number: 1, Pods: 20, FirstChoice: 0, Map: "d"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| Ladder | 2 | 16 – 16 of 20 | 1 |", "| stock, defaults | 2 | 7 – 9 of 20 | 2 |"} {
+	for _, want := range []string{"| Ladder | 0 % | 2 | 16 – 16 of 20 | 1 |", "| stock, defaults | 0 % | 2 | 7 – 9 of 20 | 2 |", "| stock, defaults | 30 % | 1 | 0 – 0 of 20 | 1 |"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, out.String())
 		}

@@ -20,13 +20,13 @@ import (
 func newPlacement() *cobra.Command {
 	var out output
 	o := placement.Options{}
-	var report string
+	var report, layout string
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "placement",
 		Short: "Count first choices and compare runs: Ladder beside the stock scheduler",
 		Long: `Place Pods one after another on a fleet of which a few neighbouring nodes
-carry H100, several times: with ladder-scheduler, with the stock scheduler as
+carry H100, several times, and with other Pods on those nodes: with ladder-scheduler, with the stock scheduler as
 it comes, and with the stock scheduler told to look at every node and to give
 DynamicResources the weight 100. Each has a lab of its own.`,
 		Args: exactly(0),
@@ -36,6 +36,17 @@ DynamicResources the weight 100. Each has a lab of its own.`,
 			asJSON, err := out.json()
 			if err != nil {
 				return err
+			}
+			switch layout {
+			case "contiguous", "spread":
+				o.Spread = layout == "spread"
+			default:
+				return fmt.Errorf("--layout %s: want contiguous or spread", layout)
+			}
+			for _, load := range o.Loads {
+				if load < 0 || load > 90 {
+					return fmt.Errorf("--load %d: want 0 to 90 percent", load)
+				}
 			}
 			o.Progress = cmd.ErrOrStderr()
 			runs, err := measureAll(ctx, o)
@@ -71,6 +82,8 @@ DynamicResources the weight 100. Each has a lab of its own.`,
 	flags := cmd.Flags()
 	flags.IntVar(&o.Nodes, "nodes", 500, "nodes in all, 8 GPUs each")
 	flags.IntVar(&o.H100Nodes, "h100-nodes", 20, "nodes that carry H100")
+	flags.StringVar(&layout, "layout", "contiguous", "where the nodes with H100 stand: contiguous or spread")
+	flags.IntSliceVar(&o.Loads, "load", []int{0}, "how much of the nodes with H100 other Pods ask for, in percent of CPU and memory; several make the runs with each")
 	flags.IntVar(&o.Pods, "pods", 160, "Pods of one GPU each")
 	flags.IntVar(&o.LadderRuns, "runs", 10, "runs with ladder-scheduler")
 	flags.IntVar(&o.StockRuns, "stock-runs", 3, "runs with each stock set-up; 0 leaves them out")
