@@ -1,6 +1,7 @@
 // Command ladder-controller runs Ladder's controllers: the one that turns
-// AcceleratorPolicies into revisions and claim templates, and the one that
-// removes AllocationDecisions whose time is over.
+// AcceleratorPolicies into revisions and claim templates, the one that removes
+// AllocationDecisions whose time is over, and the one that opens the gates of
+// tenants' Pods in fair order.
 package main
 
 import (
@@ -16,14 +17,19 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"gpuladder.dev/ladder/controllers/health"
 	"gpuladder.dev/ladder/controllers/policy"
+	"gpuladder.dev/ladder/controllers/quota"
+	"gpuladder.dev/ladder/controllers/rebuild"
 	"gpuladder.dev/ladder/controllers/records"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/buildinfo"
+	"gpuladder.dev/ladder/policies/tenants"
 )
 
 // leaseName is the leader's Lease.
@@ -41,6 +47,9 @@ type options struct {
 	healthProbeBindAddress  string
 	version                 bool
 	retention               records.Retention
+	recordPatience          time.Duration
+	quota                   bool
+	quotaConfig             string
 }
 
 func (o *options) addFlags(fs *flag.FlagSet) {
@@ -51,6 +60,9 @@ func (o *options) addFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.version, "version", false, "print the version of the program, and end")
 	fs.DurationVar(&o.retention.MaxAge, "record-max-age", records.DefaultMaxAge, "how long an AllocationDecision is kept; 0 for ever")
 	fs.IntVar(&o.retention.MaxPerNamespace, "records-per-namespace", records.DefaultMaxPerNamespace, "how many AllocationDecisions a namespace may have before the oldest go; 0 for any number")
+	fs.BoolVar(&o.quota, "quota", true, "open the gates of tenants' Pods, take borrowed devices back and write the status of TenantQuotas")
+	fs.StringVar(&o.quotaConfig, "quota-config", "", "file with what devices are worth and the times of the turns; empty for the defaults")
+	fs.DurationVar(&o.recordPatience, "record-patience", rebuild.DefaultPatience, "how late the AllocationDecision of a bound Pod may be before it is put together from the Pod and its claims")
 	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
 }
 
@@ -86,6 +98,13 @@ func run(ctx context.Context, opts options) error {
 		return fmt.Errorf("reading the command line, --record-max-age is %s and --records-per-namespace %d, must not be below 0",
 			opts.retention.MaxAge, opts.retention.MaxPerNamespace)
 	}
+	settings, err := tenants.ReadConfig(opts.quotaConfig)
+	if err != nil {
+		return fmt.Errorf("reading --quota-config, %w", err)
+	}
+	if opts.recordPatience <= 0 {
+		return fmt.Errorf("reading the command line, --record-patience is %s, must be above 0", opts.recordPatience)
+	}
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the cluster, %w", err)
@@ -97,7 +116,7 @@ func run(ctx context.Context, opts options) error {
 	renew := opts.lease * 2 / 3
 	m, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme:                        scheme,
-		Cache:                         policy.CacheOptions(),
+		Cache:                         cacheOptions(opts.quota),
 		Metrics:                       server.Options{BindAddress: opts.metricsBindAddress},
 		HealthProbeBindAddress:        opts.healthProbeBindAddress,
 		LeaderElection:                opts.leaderElect,
@@ -113,12 +132,25 @@ func run(ctx context.Context, opts options) error {
 	if err := errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("adding probes, %w", err)
 	}
-	for _, c := range newControllers(m, opts.retention) {
+	controllers, err := newControllers(m, opts, settings)
+	if err != nil {
+		return err
+	}
+	for _, c := range controllers {
 		if err := c.Register(ctx, m); err != nil {
 			return fmt.Errorf("registering controller %s, %w", c.Name(), err)
 		}
 	}
 	return m.Start(ctx)
+}
+
+// cacheOptions is what the controllers that run read from memory.
+func cacheOptions(withQuota bool) cache.Options {
+	options := policy.CacheOptions()
+	if withQuota {
+		options = quota.CacheOptions(options)
+	}
+	return options
 }
 
 // controller is what every package of a controller offers.
@@ -128,10 +160,21 @@ type controller interface {
 }
 
 // newControllers is the list of all controllers.
-func newControllers(m ctrl.Manager, retention records.Retention) []controller {
+func newControllers(m ctrl.Manager, opts options, settings tenants.Config) ([]controller, error) {
 	clk := clock.RealClock{}
-	return []controller{
-		policy.NewController(clk, m.GetClient(), m.GetAPIReader(), m.GetEventRecorder("ladder-controller")),
-		records.NewController(clk, m.GetClient(), m.GetAPIReader(), retention),
+	recorder := m.GetEventRecorder("ladder-controller")
+	list := []controller{
+		policy.NewController(clk, m.GetClient(), m.GetAPIReader(), recorder),
+		health.NewController(clk, m.GetClient(), m.GetAPIReader(), recorder),
+		rebuild.NewController(clk, m.GetClient(), m.GetAPIReader(), opts.recordPatience),
+		records.NewController(clk, m.GetClient(), m.GetAPIReader(), opts.retention),
 	}
+	if opts.quota {
+		c, err := quota.NewController(clk, m.GetClient(), recorder, settings)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, c)
+	}
+	return list, nil
 }
