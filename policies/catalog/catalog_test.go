@@ -102,8 +102,8 @@ func TestEveryPolicyIsBound(t *testing.T) {
 			}
 		}
 	}
-	if len(seen) != 7 {
-		t.Errorf("got %d admission policies, want 7", len(seen))
+	if len(seen) != 12 {
+		t.Errorf("got %d admission policies, want 12", len(seen))
 	}
 	for name := range seen {
 		if !bound[name] {
@@ -128,8 +128,8 @@ func TestAccountsAreReplacedEverywhere(t *testing.T) {
 			uses[user] += strings.Count(string(raw), user)
 		}
 	}
-	if uses["user:boss"] != 3 || uses["user:hand"] != 1 {
-		t.Errorf("the accounts are named %v times, want the controller in 3 policies and the scheduler in 1", uses)
+	if uses["user:boss"] != 7 || uses["user:hand"] != 2 {
+		t.Errorf("the accounts are named %v times, want the controller in 7 and the scheduler in 2", uses)
 	}
 }
 

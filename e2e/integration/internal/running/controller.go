@@ -1,0 +1,131 @@
+// Package running starts Ladder's programs beside the API server of the
+// integration tests.
+package running
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"gpuladder.dev/ladder/e2e/cluster/apply"
+	"gpuladder.dev/ladder/e2e/cluster/binaries"
+	"gpuladder.dev/ladder/e2e/cluster/process"
+	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
+	"gpuladder.dev/ladder/policies/catalog"
+)
+
+// Install gives the API server the accounts and roles that the lab installs, and
+// the shipped admission policies. dir is the folder of the lab, from the test's.
+func Install(t *testing.T, s *apiserver.Server, dir string) {
+	t.Helper()
+	roles, err := apply.DecodeFS(os.DirFS(dir), "manifests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := apply.Objects(t.Context(), s.Client, roles...); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := catalog.Admission(catalog.DefaultAccounts())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := apply.Objects(t.Context(), s.Client, objects...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Controller runs ladder-controller under its own account until the test ends
+// or the result is called, whichever comes first.
+func Controller(t *testing.T, s *apiserver.Server, args ...string) (stop func()) {
+	t.Helper()
+	programs, err := binaries.Ensure(t.Context(), os.Stderr, binaries.LadderController)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	log, probe := filepath.Join(dir, "log"), freeAddress(t)
+	p, err := process.Start(process.Spec{
+		Name: "ladder-controller", Path: programs.Path(binaries.LadderController), Log: log,
+		Args: append([]string{
+			"--kubeconfig=" + Kubeconfig(t, s.Config, catalog.DefaultAccounts().Controller),
+			"--health-probe-bind-address=" + probe, "--metrics-bind-address=0", "--leader-election-lease=9s",
+		}, args...),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		p.Stop(context.WithoutCancel(t.Context()), 20*time.Second)
+		if err := p.Exit(); err != nil {
+			t.Errorf("ladder-controller ended with %v", err)
+		}
+	}
+	t.Cleanup(func() {
+		stop()
+		if t.Failed() {
+			t.Logf("ladder-controller's log:\n%s", process.Tail(log, 40))
+		}
+	})
+	apiserver.WaitFor(t, "ladder-controller to be ready", func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+probe+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("it answers %s", response.Status)
+		}
+		return nil
+	})
+	return stop
+}
+
+// Kubeconfig writes one that reaches the server as an account of ladder-system,
+// or with every right where that is "".
+func Kubeconfig(t *testing.T, config *rest.Config, account string) string {
+	t.Helper()
+	user := &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Token: config.BearerToken}
+	if account != "" {
+		user.Impersonate = account
+		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:serviceaccounts:ladder-system", "system:authenticated"}
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": user},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	}, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
