@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -114,6 +115,11 @@ func unmountBelow(dirs ...string) error {
 	return errors.Join(errs...)
 }
 
+// groupsGoneWithin is how long the kernel may take until the control groups of
+// processes that were killed can be removed: each process has to end and to be
+// waited for first, and a node has hundreds.
+const groupsGoneWithin = 15 * time.Second
+
 // removeCgroups removes the control groups that containers with these IDs have
 // left, where the daemon itself made them; those that systemd made go by
 // themselves.
@@ -122,27 +128,47 @@ func removeCgroups(ids []string) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, group := range groups {
-		var dirs []string
-		err := filepath.WalkDir(group, func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && entry.IsDir() {
-				dirs = append(dirs, path)
+	return removeGroups(groups, unix.Rmdir, groupsGoneWithin)
+}
+
+// removeGroups removes groups with what is below them, and tries again those
+// that are still in use.
+func removeGroups(groups []string, rmdir func(string) error, within time.Duration) error {
+	const pause = 100 * time.Millisecond
+	for waited := time.Duration(0); ; waited += pause {
+		var errs []error
+		for _, group := range groups {
+			if err := removeGroup(group, rmdir); err != nil {
+				errs = append(errs, err)
 			}
+		}
+		if err := errors.Join(errs...); err == nil || !errors.Is(err, unix.EBUSY) || waited >= within {
 			return err
-		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("looking for control groups, %w", err))
 		}
-		for _, dir := range slices.Backward(dirs) {
-			// The files in it are the kernel's: only the folder itself can be removed.
-			if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("removing the control group %s, %w", dir, err))
-			}
-		}
-		_ = unix.Rmdir(filepath.Dir(group)) // goes with the last container
+		time.Sleep(pause)
 	}
-	return errors.Join(errs...)
+}
+
+// removeGroup removes a group from below, up to the first that can't be.
+func removeGroup(group string, rmdir func(string) error) error {
+	var dirs []string
+	err := filepath.WalkDir(group, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("looking for control groups, %w", err)
+	}
+	for _, dir := range slices.Backward(dirs) {
+		// The files in it are the kernel's: only the folder itself can be removed.
+		if err := rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("removing the control group %s, %w", dir, err)
+		}
+	}
+	_ = rmdir(filepath.Dir(group)) // goes with the last container
+	return nil
 }
 
 // cgroupsOf returns the control groups of the containers that there are.

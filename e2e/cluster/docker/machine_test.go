@@ -2,12 +2,14 @@ package docker
 
 import (
 	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -131,5 +133,39 @@ func TestFreeRangeOverlapsNothingHere(t *testing.T) {
 	}
 	if !p.Addr().IsPrivate() || p.Bits() != 24 {
 		t.Errorf("freeRange = %v", p)
+	}
+}
+
+// Processes that were killed keep their control groups for a moment.
+func TestControlGroupsThatAreStillInUse(t *testing.T) {
+	root := t.TempDir()
+	group := filepath.Join(root, "docker", "container")
+	deep := filepath.Join(group, "kubelet.slice", "pod")
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	busy := 3
+	rmdir := func(dir string) error {
+		if dir == deep && busy > 0 {
+			busy--
+			return unix.EBUSY
+		}
+		return unix.Rmdir(dir)
+	}
+	if err := removeGroups([]string{group}, rmdir, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "docker")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the group of all containers is left: %v", err)
+	}
+
+	// What stays in use is told once, not for everything above it.
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	busy = 1 << 30
+	err := removeGroups([]string{group}, rmdir, 0)
+	if !errors.Is(err, unix.EBUSY) || strings.Count(err.Error(), "removing") != 1 || !strings.Contains(err.Error(), deep) {
+		t.Errorf("got %v", err)
 	}
 }
