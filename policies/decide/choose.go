@@ -169,7 +169,7 @@ func (r *run) sorted() iter.Seq[iter.Seq[*option]] {
 			return
 		}
 		for _, a := range r.prob.requests[0].alts {
-			offers := iter.Seq[*option](nil)
+			var offers iter.Seq[*option]
 			if s := r.answering(a); s != nil {
 				offers = r.offersBy(s, a)
 			} else {

@@ -139,7 +139,7 @@ func (m *Mirror) look(id string, now time.Time) (w *work, blocked fair.Reason, s
 	m.hold(w, pod, id)
 	switch {
 	case gated && !limited, gated && !w.policy && blocked == "":
-		stray, blocked = true, ""
+		stray = true
 	case gated && blocked != "":
 		return nil, blocked, false
 	}
