@@ -133,8 +133,18 @@ func niceTicks(most float64, n int) []tick {
 // timeTicks are round times up to most seconds, on a logarithmic axis.
 func timeTicks(most float64) []tick {
 	all := []tick{
-		{1, "1 s"}, {10, "10 s"}, {60, "1 min"}, {600, "10 min"}, {3600, "1 h"}, {6 * 3600, "6 h"}, {86400, "1 d"},
-		{7 * 86400, "7 d"}, {30 * 86400, "30 d"}, {365 * 86400, "1 y"}, {10 * 365 * 86400, "10 y"}, {100 * 365 * 86400, "100 y"},
+		{1, "1 s"},
+		{10, "10 s"},
+		{60, "1 min"},
+		{600, "10 min"},
+		{3600, "1 h"},
+		{6 * 3600, "6 h"},
+		{86400, "1 d"},
+		{7 * 86400, "7 d"},
+		{30 * 86400, "30 d"},
+		{365 * 86400, "1 y"},
+		{10 * 365 * 86400, "10 y"},
+		{100 * 365 * 86400, "100 y"},
 	}
 	for i, t := range all {
 		if t.at >= most {
