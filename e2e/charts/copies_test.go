@@ -45,6 +45,7 @@ func copied(t *testing.T) map[string]map[string][]byte {
 		"policies/files/guard":     pick(catalog.FS, "guard/*.yaml", "allocations.yaml", "pods.yaml"),
 		"policies/files/policies":  pick(catalog.FS, "policies/*.yaml"),
 		"driver/files":             pick(catalog.FS, "guard/*.yaml", "slices.yaml"),
+		"controller/files":         pick(catalog.FS, "quota/*.yaml"),
 	}
 }
 
@@ -134,7 +135,11 @@ func TestPoliciesAreTheCatalogs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, object := range slices.Concat(want, guarding) {
+		quota, err := catalog.Quota(catalog.DefaultAccounts())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range slices.Concat(want, guarding, quota) {
 			if variation == "nvidia" && strings.Contains(object.GetName(), "guard-slices") {
 				continue // comes with the driver, which is off
 			}
