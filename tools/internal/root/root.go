@@ -13,8 +13,10 @@ import (
 	"gpuladder.dev/ladder/tools/internal/build"
 	"gpuladder.dev/ladder/tools/internal/command"
 	"gpuladder.dev/ladder/tools/internal/decision"
+	"gpuladder.dev/ladder/tools/internal/doctor"
 	"gpuladder.dev/ladder/tools/internal/fault"
 	"gpuladder.dev/ladder/tools/internal/policy"
+	"gpuladder.dev/ladder/tools/internal/quota"
 	"gpuladder.dev/ladder/tools/internal/released"
 	"gpuladder.dev/ladder/tools/internal/simulate"
 )
@@ -70,7 +72,9 @@ record of why.`,
 		decision.NewExplainCommand(s),
 		decision.NewReplayCommand(s),
 		policy.NewCommand(s),
+		quota.NewCommand(s),
 		released.NewCommand(s),
+		doctor.NewCommand(s),
 		fault.NewCommand(s),
 		simulate.NewCommand(s),
 		build.NewVersionCommand(s),
