@@ -181,6 +181,8 @@ func TestRun(t *testing.T) {
 	if err := Run(t.Context(), o, w); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
+	w.mu.Lock() // it plays on until the test ends
+	defer w.mu.Unlock()
 	want := 0
 	for _, r := range Plan(3, 4, 12, 4, 2) {
 		for _, f := range r.Pods {

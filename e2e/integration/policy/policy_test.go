@@ -267,7 +267,7 @@ func TestCompiledTemplatesAreAccepted(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := want.DeepCopy()
-			if err := createAsController(t, s, got); err != nil {
+			if err := createAs(t, s, catalog.DefaultAccounts().Controller, got); err != nil {
 				t.Fatalf("the template: %v", err)
 			}
 			if !apiequality.Semantic.DeepEqual(got.Spec, want.Spec) {
@@ -276,17 +276,22 @@ func TestCompiledTemplatesAreAccepted(t *testing.T) {
 			claim := &resourcev1.ResourceClaim{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "compiled", GenerateName: "c-"}, Spec: got.Spec.Spec,
 			}
-			if err := s.Client.Create(t.Context(), claim, client.DryRunAll); err != nil {
+			if err := createAs(t, s, claimController, claim); err != nil {
 				t.Errorf("a claim made from the template: %v", err)
 			}
 		})
 	}
 }
 
-func createAsController(t *testing.T, s *apiserver.Server, object client.Object) error {
+// claimController is the account of the controller of Kubernetes that makes
+// claims from templates.
+const claimController = "system:serviceaccount:kube-system:resource-claim-controller"
+
+// createAs creates an object, as a dry run, under another account.
+func createAs(t *testing.T, s *apiserver.Server, account string, object client.Object) error {
 	t.Helper()
 	config := *s.Config
-	config.Impersonate.UserName = catalog.DefaultAccounts().Controller
+	config.Impersonate.UserName = account
 	config.Impersonate.Groups = []string{"system:masters"}
 	c, err := client.New(&config, client.Options{Scheme: s.Scheme})
 	if err != nil {
