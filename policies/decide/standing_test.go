@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,8 +25,18 @@ func watched(t *testing.T, objects ...runtime.Object) *State {
 func answers(t *testing.T, st *State, q Query) bool {
 	t.Helper()
 	prob, _, err := st.read(&q)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return st.newRun(prob, &q, false).answering(prob.alts[0]) != nil
+}
+
+// goesTo says that the Pod gets a place on the node.
+func goesTo(t *testing.T, st *State, pod, node string) {
+	t.Helper()
+	if d := decideFor(t, st, ask(pod)); d.Node != node {
+		t.Fatalf("Pod %s goes to node %q, want %q", pod, d.Node, node)
+	}
 }
 
 func TestWhenStandingsAnswer(t *testing.T) {
@@ -53,16 +61,26 @@ func TestWhenStandingsAnswer(t *testing.T) {
 		{"devices for several nodes", append(ranked(policy), onlyOn(aSlice("fabric", aGPU("gpu-0", "H100")), "rack", "1")), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			assert.Equal(t, c.want, answers(t, watched(t, c.objects...), ask("p")))
-			assert.False(t, answers(t, stateOf(t, c.objects...), ask("p")), "nodes are judged Pod by Pod")
+			if got := answers(t, watched(t, c.objects...), ask("p")); got != c.want {
+				t.Errorf("answers is %t, want %t", got, c.want)
+			}
+			if answers(t, stateOf(t, c.objects...), ask("p")) {
+				t.Error("it answers where nodes are judged Pod by Pod")
+			}
 		})
 	}
 	st := watched(t, ranked(policy)...)
 	d := decideFor(t, st, ask("p"))
-	require.NoError(t, st.Assume(d, true))
-	assert.False(t, answers(t, st, ask("p")), "what is assumed for the Pod is free for it alone")
+	if err := st.Assume(d, true); err != nil {
+		t.Fatal(err)
+	}
+	if answers(t, st, ask("p")) {
+		t.Error("it answers although what is assumed for the Pod is free for it alone")
+	}
 	st.Forget(ask("p").Pod)
-	assert.True(t, answers(t, st, ask("p")))
+	if !answers(t, st, ask("p")) {
+		t.Error("it does not answer any more")
+	}
 }
 
 func TestStandingsAreBounded(t *testing.T) {
@@ -78,10 +96,11 @@ func TestStandingsAreBounded(t *testing.T) {
 	st := watched(t, objects...)
 	for range 2 {
 		for i := range maxStandings + 20 {
-			d := decideFor(t, st, ask(fmt.Sprintf("pod-%03d", i)))
-			require.Equal(t, "n-2", d.Node)
+			goesTo(t, st, fmt.Sprintf("pod-%03d", i), "n-2")
 		}
-		assert.Len(t, st.standings.by, maxStandings)
+		if n := len(st.standings.by); n != maxStandings {
+			t.Errorf("%d standings are kept, want %d", n, maxStandings)
+		}
 	}
 }
 
@@ -93,26 +112,32 @@ func TestChangesAreBounded(t *testing.T) {
 	late := aPod("late")
 	late.Labels[v1alpha1.LabelPolicy] = "other"
 	mustPut(t, st, other, late)
-	require.Equal(t, "n-3", decideFor(t, st, ask("late")).Node)
+	goesTo(t, st, "late", "n-3")
 	structure := st.standings.structure
 	for i := range maxTouched + 10 {
 		on := []string{"n-2", "n-4"}[i%2]
 		mustPut(t, st, allocated(aClaim("x"), "r", [2]string{on, "gpu-0"}))
 		want := []string{"n-4", "n-2"}[i%2]
 		if i%1000 == 0 {
-			require.Equal(t, want, decideFor(t, st, ask("p")).Node)
+			goesTo(t, st, "p", want)
 		}
 	}
-	assert.Greater(t, st.standings.structure, structure, "after that many changes all is built anew")
-	assert.LessOrEqual(t, len(st.standings.touched), maxTouched)
-	assert.Equal(t, "n-3", decideFor(t, st, ask("late")).Node, "it did not follow for a long time")
+	if st.standings.structure == structure {
+		t.Error("nothing is built anew after that many changes")
+	}
+	if n := len(st.standings.touched); n > maxTouched {
+		t.Errorf("%d changes are remembered, want at most %d", n, maxTouched)
+	}
+	goesTo(t, st, "late", "n-3") // it did not follow for a long time
 }
 
 // A search that is long on one node may be given up where much was searched
 // before it, so such fleets are looked at as a whole.
 func TestHardNodesAreLookedAt(t *testing.T) {
 	st := watched(t, ranked(ladder())...)
-	require.True(t, answers(t, st, ask("p")))
+	if !answers(t, st, ask("p")) {
+		t.Fatal("it does not answer")
+	}
 	for _, s := range st.standings.by {
 		for _, n := range s.nodes {
 			hard := *n
@@ -121,6 +146,8 @@ func TestHardNodesAreLookedAt(t *testing.T) {
 			break
 		}
 	}
-	assert.False(t, answers(t, st, ask("p")))
-	assert.Equal(t, "n-2", decideFor(t, st, ask("p")).Node)
+	if answers(t, st, ask("p")) {
+		t.Error("it answers for a node on which the search is long")
+	}
+	goesTo(t, st, "p", "n-2")
 }
