@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
 	"gpuladder.dev/ladder/e2e/cluster/docker"
 	"gpuladder.dev/ladder/e2e/cluster/kind"
@@ -91,14 +89,7 @@ func Up(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	// What installs the chart is built while the node image is made.
-	group, both := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		_, err := binaries.Ensure(both, h.Progress, binaries.Helm4)
-		return err
-	})
-	group.Go(func() error { return h.up(both) })
-	if err := group.Wait(); err != nil {
+	if err := h.up(ctx); err != nil {
 		return err
 	}
 	if err := h.cluster.LoadImages(ctx, built.Archives()...); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -95,21 +94,6 @@ const (
 
 var suiteFlags = []string{"-tags=e2e", "-trimpath", "-vet=off"}
 
-// compileSuites has everything compiled that running the suites needs.
-func compileSuites(ctx context.Context) error {
-	if _, err := pinnedTool(ctx, "pinned", "gotest.tools/gotestsum"); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "ladder-suites-")
-	if err != nil {
-		return fmt.Errorf("compiling the suites, %w", err)
-	}
-	defer os.RemoveAll(dir)
-	args := append([]string{"go", "test", "-c", "-o", dir}, suiteFlags...)
-	_, err = cmd(append(args, suites)...).with(withoutCgo).output(ctx)
-	return err
-}
-
 // withCluster runs f with the variables that tell tests about the cluster.
 func withCluster(ctx context.Context, lab func(...string) command, driver string, keep bool, f func(env []string) error) error {
 	down := func() error {
@@ -119,12 +103,8 @@ func withCluster(ctx context.Context, lab func(...string) command, driver string
 		}
 		return step("taking the cluster down", func() error { return lab("e2e", "down").run(context.WithoutCancel(ctx)) })
 	}
-	// The suites are compiled meanwhile.
-	compiled := make(chan error, 1)
-	go func() { compiled <- compileSuites(ctx) }()
 	up := lab("e2e", "up", "--driver", driver)
-	err := step("bringing up a cluster with Ladder", func() error { return up.run(ctx) })
-	if err := errors.Join(err, <-compiled); err != nil {
+	if err := step("bringing up a cluster with Ladder", func() error { return up.run(ctx) }); err != nil {
 		return errors.Join(err, down())
 	}
 	env, err := lab("e2e", "env").output(ctx)

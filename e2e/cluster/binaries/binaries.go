@@ -26,8 +26,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"gpuladder.dev/ladder/e2e/cluster/apt"
 )
 
@@ -93,45 +91,18 @@ func Ensure(ctx context.Context, progress io.Writer, names ...string) (*Set, err
 	}
 	serial := SerialWriter(progress)
 	b := &builder{cache: cache, progress: serial, run: runGo, install: apt.New(serial).Ensure}
-	set := &Set{}
-	if set.paths, err = b.ensureAll(ctx, wanted); err != nil {
-		return nil, err
+	set := &Set{paths: map[string]string{}}
+	for _, p := range wanted {
+		path, err := b.ensure(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("providing %s, %w", p.name, err)
+		}
+		set.paths[p.name] = path
 	}
 	if set.Dir, err = link(cache, set); err != nil {
 		return nil, fmt.Errorf("linking programs, %w", err)
 	}
 	return set, nil
-}
-
-// ensureAll provides programs, those that share packages one after another. What
-// shares none with them is built beside: a compiler waits for one package now
-// and then, a linker for one processor, and modules are downloaded.
-func (b *builder) ensureAll(ctx context.Context, wanted []program) (map[string]string, error) {
-	if _, err := b.goVersion(ctx); err != nil {
-		return nil, err
-	}
-	lanes := map[bool][]program{}
-	for _, p := range wanted {
-		lanes[p.apart()] = append(lanes[p.apart()], p)
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	paths := make(map[string]string, len(wanted))
-	var mu sync.Mutex
-	for _, lane := range lanes {
-		group.Go(func() error {
-			for _, p := range lane {
-				path, err := b.ensure(ctx, p)
-				if err != nil {
-					return fmt.Errorf("providing %s, %w", p.name, err)
-				}
-				mu.Lock()
-				paths[p.name] = path
-				mu.Unlock()
-			}
-			return nil
-		})
-	}
-	return paths, group.Wait()
 }
 
 func (b *builder) ensure(ctx context.Context, p program) (string, error) {

@@ -79,7 +79,7 @@ var node = []program{
 	{
 		// With the plugins that a node needs alone: all of them take longer to
 		// compile than the kubelet.
-		name: CoreDNS, version: CoreDNSVersion, module: coreDNSModule, pkg: ".",
+		name: CoreDNS, version: CoreDNSVersion, module: "coredns", pkg: ".",
 		ldflags: "-s -w", expect: 20 * time.Second, probe: []string{"--version"},
 	},
 	{name: Pause, pkg: "e2e/cluster/nodeimage/pause"},

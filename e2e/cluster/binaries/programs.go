@@ -29,12 +29,6 @@ const (
 	LadderOCIRuntime = "ladder-oci-runtime"
 )
 
-// Modules that pin programs which are not Kubernetes' own.
-const (
-	etcdModule    = "etcd"
-	coreDNSModule = "coredns"
-)
-
 // Versions of what is built from public modules; the files in modules/ pin the
 // same ones, and a test holds the two together.
 const (
@@ -78,11 +72,6 @@ type program struct {
 
 func (p program) own() bool { return p.module == "" }
 
-// apart says that the program shares no large packages with Kubernetes' own.
-func (p program) apart() bool {
-	return slices.Contains([]string{etcdModule, nodeModule, coreDNSModule}, p.module)
-}
-
 const kubernetesLDFlags = "-s -w" +
 	" -X k8s.io/component-base/version.gitVersion=" + KubernetesVersion +
 	" -X k8s.io/component-base/version.gitMajor=1" +
@@ -103,7 +92,7 @@ var programs = slices.Concat(controlPlane, node, own, chartTools, upstream)
 // controlPlane are the programs of a cluster without real nodes.
 var controlPlane = []program{
 	{
-		name: Etcd, version: EtcdVersion, module: etcdModule, pkg: "go.etcd.io/etcd/server/v3",
+		name: Etcd, version: EtcdVersion, module: "etcd", pkg: "go.etcd.io/etcd/server/v3",
 		ldflags: "-s -w", expect: 30 * time.Second, probe: []string{"--version"},
 	},
 	kubernetes(APIServer, 5*time.Minute, "--version"),
