@@ -128,35 +128,6 @@ func mainClaim(claims []Claim) *Claim {
 // Summary says what the Pod got in one line, in the words of the scheduler:
 // "H100 (tier h100, revision 3): node/pool/device".
 func Summary(pod *corev1.Pod, spec *v1alpha1.AllocationDecisionSpec) string {
-	what := strings.ReplaceAll(pod.Annotations[v1alpha1.AnnotationModel], ",", "+")
-	if what == "" {
-		what = "device"
-	}
-	var of []string
-	if spec.Tier != "" {
-		of = append(of, "tier "+spec.Tier)
-	}
-	if spec.PolicyRevision != 0 {
-		of = append(of, fmt.Sprintf("revision %d", spec.PolicyRevision))
-	}
-	if len(of) > 0 {
-		what += " (" + strings.Join(of, ", ") + ")"
-	}
-	places := make([]string, 0, len(spec.Devices))
-	for _, d := range spec.Devices {
-		places = append(places, spec.Node+"/"+d.Pool+"/"+d.Device)
-	}
-	return Clip(what + ": " + strings.Join(places, ", "))
-}
-
-// longest is the longest message of a record, in bytes; Events take as much.
-const longest = 1024
-
-// Clip shortens a message to what records and Events take.
-func Clip(message string) string {
-	const more = " ..."
-	if len(message) <= longest {
-		return message
-	}
-	return strings.ToValidUTF8(message[:longest-len(more)], "") + more
+	models := strings.ReplaceAll(pod.Annotations[v1alpha1.AnnotationModel], ",", "+")
+	return v1alpha1.ClipMessage(spec.Summary(models))
 }

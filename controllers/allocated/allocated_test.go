@@ -3,7 +3,6 @@ package allocated_test
 import (
 	"errors"
 	"reflect"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -171,14 +170,5 @@ func TestPolicyOfAClaim(t *testing.T) {
 				t.Errorf("got %q, %d", policy, revision)
 			}
 		})
-	}
-}
-
-func TestClip(t *testing.T) {
-	if got := allocated.Clip("short"); got != "short" {
-		t.Errorf("got %q", got)
-	}
-	if got := allocated.Clip(strings.Repeat("ä", 600)); len(got) > 1024 || !strings.HasSuffix(got, " ...") {
-		t.Errorf("got %d bytes, ending in %q", len(got), got[len(got)-6:])
 	}
 }

@@ -40,7 +40,7 @@ const (
 // carryOut does what a plan says to a bound Pod: it tells first, and acts when
 // the time has come. It returns when to go on.
 func (c *Controller) carryOut(ctx context.Context, pod *corev1.Pod, p plan) (time.Duration, error) {
-	if existing := conditionOf(pod); existing == nil || existing.Reason != ReasonDeviceFailed || !p.isSaid(existing.Message) {
+	if existing := v1alpha1.AcceleratorCondition(pod); existing == nil || existing.Reason != ReasonDeviceFailed || !p.isSaid(existing.Message) {
 		if err := c.tell(ctx, pod, corev1.ConditionFalse, ReasonDeviceFailed, p.message); err != nil {
 			return 0, err
 		}
@@ -82,8 +82,8 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, p plan) (time.D
 	}
 	actions.WithLabelValues(string(v1alpha1.UnhealthyRecreate), resultHeldBack).Inc()
 	// Said once: the words of a budget hold numbers that come and go.
-	if existing := conditionOf(pod); existing == nil || !strings.HasPrefix(existing.Message, p.message+heldBack) {
-		message := allocated.Clip(p.message + heldBack + words)
+	if existing := v1alpha1.AcceleratorCondition(pod); existing == nil || !strings.HasPrefix(existing.Message, p.message+heldBack) {
+		message := v1alpha1.ClipMessage(p.message + heldBack + words)
 		if err := c.tell(ctx, pod, corev1.ConditionFalse, ReasonDeviceFailed, message); err != nil {
 			return 0, err
 		}
@@ -165,7 +165,7 @@ func (c *Controller) end(ctx context.Context, pod *corev1.Pod, p plan) error {
 
 // tellRecovery takes back what was told of a device that is well again.
 func (c *Controller) tellRecovery(ctx context.Context, pod *corev1.Pod) error {
-	if existing := conditionOf(pod); existing == nil || existing.Reason != ReasonDeviceFailed {
+	if existing := v1alpha1.AcceleratorCondition(pod); existing == nil || existing.Reason != ReasonDeviceFailed {
 		return nil
 	}
 	claims, err := allocated.Claims(ctx, c.client, pod)
@@ -194,7 +194,7 @@ func (c *Controller) tell(ctx context.Context, pod *corev1.Pod, status corev1.Co
 		Type: v1alpha1.ConditionAccelerator, Status: status, Reason: reason, Message: message,
 		LastTransitionTime: metav1.NewTime(c.clock.Now()),
 	}
-	if existing := conditionOf(pod); existing != nil && existing.Status == status {
+	if existing := v1alpha1.AcceleratorCondition(pod); existing != nil && existing.Status == status {
 		condition.LastTransitionTime = existing.LastTransitionTime
 	}
 	return c.patchStatus(ctx, pod, condition)
@@ -212,15 +212,6 @@ func (c *Controller) patchStatus(ctx context.Context, pod *corev1.Pod, condition
 	}
 	if err := c.client.Status().Patch(ctx, pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
 		return fmt.Errorf("writing the condition of pod %s/%s, %w", pod.Namespace, pod.Name, err)
-	}
-	return nil
-}
-
-func conditionOf(pod *corev1.Pod) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == v1alpha1.ConditionAccelerator {
-			return &pod.Status.Conditions[i]
-		}
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func TestEvictAndKeepAreTold(t *testing.T) {
 			w.fail("gpu-0")
 			w.requireWrites(first(w.reconcile("train")), "status train")
 			w.requireCondition("train", corev1.ConditionFalse, ReasonDeviceFailed, failedDevice, test.words)
-			if c := conditionOf(w.pod("train")); !c.LastTransitionTime.Time.Equal(start) {
+			if c := v1alpha1.AcceleratorCondition(w.pod("train")); !c.LastTransitionTime.Time.Equal(start) {
 				t.Errorf("the condition changed at %s", c.LastTransitionTime)
 			}
 			if n := len(w.pod("train").Status.Conditions); n != 2 {

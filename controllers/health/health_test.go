@@ -217,7 +217,7 @@ func (w *world) requireWrites(got []string, want ...string) {
 
 func (w *world) requireCondition(name string, status corev1.ConditionStatus, reason string, words ...string) {
 	w.t.Helper()
-	c := conditionOf(w.pod(name))
+	c := v1alpha1.AcceleratorCondition(w.pod(name))
 	if c == nil || c.Status != status || c.Reason != reason {
 		w.t.Fatalf("the condition is %+v, want %s because of %s", c, status, reason)
 	}

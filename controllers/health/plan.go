@@ -52,7 +52,7 @@ func (c *Controller) plan(ctx context.Context, claim *resourcev1.ResourceClaim, 
 		p.due = p.due.Add(grace.Duration)
 		when = "at " + p.due.UTC().Format(time.RFC3339)
 	}
-	p.message = allocated.Clip(fmt.Sprintf("%s failed: %s (onUnhealthy %s of policy %s, revision %d)", what, consequence(p.action, when), p.action, name, number))
+	p.message = v1alpha1.ClipMessage(fmt.Sprintf("%s failed: %s (onUnhealthy %s of policy %s, revision %d)", what, consequence(p.action, when), p.action, name, number))
 	return p, nil
 }
 

@@ -195,7 +195,7 @@ func (c *Controller) unfinished(ctx context.Context) ([]reconcile.Request, error
 		}
 		for i := range pods.Items {
 			pod := &pods.Items[i]
-			if condition := conditionOf(pod); condition == nil || condition.Reason != ReasonDeviceFailed {
+			if condition := v1alpha1.AcceleratorCondition(pod); condition == nil || condition.Reason != ReasonDeviceFailed {
 				continue
 			}
 			for j := range pod.Spec.ResourceClaims {

@@ -108,7 +108,7 @@ func (c *Controller) rebuild(ctx context.Context, pod *corev1.Pod, name, rebuilt
 			return wrap("reading revision of policy", types.NamespacedName{Name: policy}, err)
 		}
 	}
-	record.Spec.Message = allocated.Clip("Rebuilt, without the evidence: " + allocated.Summary(pod, &record.Spec))
+	record.Spec.Message = v1alpha1.ClipMessage("Rebuilt, without the evidence: " + allocated.Summary(pod, &record.Spec))
 	err = c.client.Create(ctx, record)
 	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil

@@ -43,7 +43,7 @@ func TestStockClaims(t *testing.T) {
 		if r := claim.Status.Allocation.Devices.Results; len(r) != 1 || r[0].Driver != "stock.e2e.gpuladder.dev" || now.Spec.NodeName != s.devices("H100")[0].node {
 			t.Errorf("the claim got %+v on node %s", r, now.Spec.NodeName)
 		}
-		if c := workload.Condition(now); c != nil {
+		if c := v1alpha1.AcceleratorCondition(now); c != nil {
 			t.Errorf("the Pod has Ladder's condition: %+v", c)
 		}
 		for name := range now.Annotations {

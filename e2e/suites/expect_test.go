@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/invariants/watchlog"
-	"gpuladder.dev/ladder/e2e/workload"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
@@ -75,7 +74,7 @@ func ready(pod *corev1.Pod) bool {
 
 // accelerator is the Pod's condition, empty where it has none.
 func accelerator(pod *corev1.Pod) corev1.PodCondition {
-	if c := workload.Condition(pod); c != nil {
+	if c := v1alpha1.AcceleratorCondition(pod); c != nil {
 		return *c
 	}
 	return corev1.PodCondition{}

@@ -66,16 +66,6 @@ type Placement struct {
 	Condition *corev1.PodCondition
 }
 
-// Condition returns the Pod's accelerator condition, or nil.
-func Condition(pod *corev1.Pod) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == v1alpha1.ConditionAccelerator {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
 // Placements returns what the Pods of the namespaces got, sorted by namespace
 // and name.
 func Placements(ctx context.Context, c client.Client, namespaces ...string) ([]Placement, error) {
@@ -102,7 +92,7 @@ func Placements(ctx context.Context, c client.Client, namespaces ...string) ([]P
 			pod := &pods.Items[i]
 			p := Placement{
 				Namespace: pod.Namespace, Pod: pod.Name, Policy: pod.Labels[v1alpha1.LabelPolicy],
-				Node: pod.Spec.NodeName, Condition: Condition(pod),
+				Node: pod.Spec.NodeName, Condition: v1alpha1.AcceleratorCondition(pod),
 			}
 			for _, d := range byPod[pod.UID] {
 				p.Devices = append(p.Devices, d.Pool+"/"+d.Device)
@@ -159,7 +149,7 @@ func WaitDecided(ctx context.Context, c client.Client, pod *corev1.Pod, timeout 
 		if err := c.Get(ctx, client.ObjectKeyFromObject(pod), now); err != nil {
 			return false, "", err
 		}
-		cond := Condition(now)
+		cond := v1alpha1.AcceleratorCondition(now)
 		switch {
 		case cond == nil:
 			return false, "no condition yet", nil

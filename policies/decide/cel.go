@@ -1,22 +1,19 @@
 package decide
 
-// CEL selectors: compiled once, evaluated against one device at a time.
+// CEL selectors, beside what package selector does.
 
 import (
-	"context"
 	"strings"
-	"time"
 
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
+
+	"gpuladder.dev/ladder/policies/selector"
 )
 
 // maxExpressions bounds the cache of compiled expressions of a State.
 const maxExpressions = 1024
 
-func newExpressions() *cel.Cache {
-	return cel.NewCache(maxExpressions, cel.Features{EnableConsumableCapacity: true})
-}
+func newExpressions() *cel.Cache { return selector.NewCache(maxExpressions) }
 
 // compileExpression returns what is wrong with an expression, or nil.
 func compileExpression(c *cel.Cache, expression string) error {
@@ -24,22 +21,6 @@ func compileExpression(c *cel.Cache, expression string) error {
 		return r.Error
 	}
 	return nil
-}
-
-// matchExpression evaluates one expression. An error is a run-time error of
-// the expression on this device.
-func matchExpression(c *cel.Cache, expression string, driver string, d *resourceapi.Device) (bool, error) {
-	r := c.GetOrCompile(expression)
-	if r.Error != nil {
-		return false, r.Error
-	}
-	ok, _, err := r.DeviceMatches(never{}, cel.Device{
-		Driver:                   driver,
-		AllowMultipleAllocations: d.AllowMultipleAllocations,
-		Attributes:               d.Attributes,
-		Capacity:                 d.Capacity,
-	})
-	return ok, err
 }
 
 // oneLine makes the text of a CEL error fit for a record.
@@ -51,14 +32,3 @@ func oneLine(err error) string {
 	}
 	return s
 }
-
-// never is a context that is never done. Evaluation is bounded by CEL's cost
-// limit, so that the result does not depend on how fast the machine is.
-type never struct{}
-
-var _ context.Context = never{}
-
-func (never) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (never) Done() <-chan struct{}       { return nil }
-func (never) Err() error                  { return nil }
-func (never) Value(any) any               { return nil }

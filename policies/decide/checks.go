@@ -12,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/selector"
 )
 
 // code is a reason's place in the order of checks.
@@ -230,7 +231,7 @@ func belowVersion(d *device, driver, attribute, least string) string {
 // selectorCheck evaluates free selectors; each must be true.
 func (st *State) selectorCheck(d *device, selectors []string) (code, string) {
 	for i, s := range selectors {
-		ok, err := matchExpression(st.cel, s, d.id.driver, d.spec)
+		ok, err := selector.Match(st.cel, s, d.id.driver, d.spec)
 		switch {
 		case err != nil:
 			return selectorError, fmt.Sprintf("selector %d: %s", i, oneLine(err))

@@ -20,6 +20,7 @@ import (
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/fair"
+	"gpuladder.dev/ladder/policies/selector"
 )
 
 // Mirror holds the objects that count and the engine that is told of them. It
@@ -66,7 +67,7 @@ func NewMirror(config Config) (*Mirror, error) {
 	}
 	m := &Mirror{
 		state: state, costs: map[string]int64{}, fleet: newFleet(),
-		expressions: cel.NewCache(maxExpressions, cel.Features{EnableConsumableCapacity: true}),
+		expressions: selector.NewCache(maxExpressions),
 		quotas:      map[string]*v1alpha1.TenantQuota{}, owner: map[string]string{},
 		revisions: map[string]*v1alpha1.PolicyRevision{}, tiers: map[string]*tiers{},
 		pods: map[string]*corev1.Pod{}, podAt: map[types.NamespacedName]string{}, podOf: map[types.UID]string{},

@@ -5,19 +5,16 @@ package tenants
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/utils/ptr"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/compile"
 	"gpuladder.dev/ladder/policies/fair"
+	"gpuladder.dev/ladder/policies/selector"
 )
 
 // maxExpressions bounds the cache of compiled expressions.
@@ -87,28 +84,10 @@ func (m *Mirror) passes(selectors []resourceapi.DeviceSelector, driver string, d
 		if s.CEL == nil {
 			continue
 		}
-		compiled := m.expressions.GetOrCompile(s.CEL.Expression)
-		if compiled.Error != nil {
-			return false
-		}
-		ok, _, err := compiled.DeviceMatches(never{}, cel.Device{
-			Driver: driver, AllowMultipleAllocations: ptr.To(ptr.Deref(d.AllowMultipleAllocations, false)),
-			Attributes: d.Attributes, Capacity: d.Capacity,
-		})
+		ok, err := selector.Match(m.expressions, s.CEL.Expression, driver, d)
 		if err != nil || !ok {
 			return false
 		}
 	}
 	return true
 }
-
-// never is a context that is never done: CEL's cost limit bounds evaluation, so
-// that the answer does not depend on how fast the machine is.
-type never struct{}
-
-var _ context.Context = never{}
-
-func (never) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (never) Done() <-chan struct{}       { return nil }
-func (never) Err() error                  { return nil }
-func (never) Value(any) any               { return nil }

@@ -26,9 +26,6 @@ const (
 	ReasonGaveUp = "GaveUp"
 )
 
-// maxMessage is the longest message of a record and note of an Event, in bytes.
-const maxMessage = 1024
-
 // Outcome is one thing to tell about a Pod.
 type Outcome struct {
 	Pod *corev1.Pod
@@ -48,7 +45,7 @@ type Outcome struct {
 // at the end of its message. Where only that changes, the condition is written
 // again, and nothing else is told.
 func (o Outcome) With(failures string) Outcome {
-	o.Message, o.failures = clipTo(o.Message, maxMessage-len(failures))+failures, failures
+	o.Message, o.failures = v1alpha1.ClipMessageTo(o.Message, v1alpha1.MaxMessage-len(failures))+failures, failures
 	return o
 }
 
@@ -58,7 +55,7 @@ func (o Outcome) Record() string { return RecordName(o.Pod, o.key, 0) }
 
 // MessageOf returns what the Pod's condition says, or "".
 func MessageOf(pod *corev1.Pod) string {
-	if c := conditionOf(pod); c != nil {
+	if c := v1alpha1.AcceleratorCondition(pod); c != nil {
 		return c.Message
 	}
 	return ""
@@ -74,7 +71,7 @@ func OfDecision(pod *corev1.Pod, d *decide.Decision) Outcome {
 		o.Reason = ReasonUnsatisfiable
 	}
 	if d.Class != "" && d.Outcome != v1alpha1.OutcomeAllocated {
-		o.Message = clip(string(d.Class) + ": " + o.Message)
+		o.Message = v1alpha1.ClipMessage(string(d.Class) + ": " + o.Message)
 	}
 	return o
 }
@@ -86,7 +83,7 @@ func OfFailure(pod *corev1.Pod, class v1alpha1.FailureClass, message string) Out
 		Pod:     pod,
 		Status:  corev1.ConditionFalse,
 		Reason:  ReasonPending,
-		Message: clip(string(class) + ": " + message),
+		Message: v1alpha1.ClipMessage(string(class) + ": " + message),
 		key:     digest("failure", string(class)),
 	}
 }
@@ -103,37 +100,21 @@ func OfGivingUp(pod *corev1.Pod, class v1alpha1.FailureClass, message string) Ou
 // way.
 func Summary(d *decide.Decision) string {
 	if d.Outcome == v1alpha1.OutcomeAllocated {
-		return clip(allocated(d))
+		return v1alpha1.ClipMessage(allocated(d))
 	}
 	// The outcome is told beside it, as the condition's reason.
-	return clip(strings.TrimSuffix(strings.TrimPrefix(d.Message, string(d.Outcome)+": "), "."))
+	return v1alpha1.ClipMessage(strings.TrimSuffix(strings.TrimPrefix(d.Message, string(d.Outcome)+": "), "."))
 }
 
 // allocated returns "H100 (tier h100, revision 3): node/pool/device".
 func allocated(d *decide.Decision) string {
-	places := make([]string, 0, len(d.Devices))
 	var models []string
 	for _, device := range d.Devices {
-		places = append(places, d.Node+"/"+device.Pool+"/"+device.Device)
 		if n := len(models); n == 0 || models[n-1] != device.Model {
 			models = append(models, device.Model)
 		}
 	}
-	what := strings.Join(models, "+")
-	if what == "" {
-		what = "device"
-	}
-	var of []string
-	if d.Tier != "" {
-		of = append(of, "tier "+d.Tier)
-	}
-	if d.PolicyRevision != 0 {
-		of = append(of, fmt.Sprintf("revision %d", d.PolicyRevision))
-	}
-	if len(of) > 0 {
-		what += " (" + strings.Join(of, ", ") + ")"
-	}
-	return what + ": " + strings.Join(places, ", ")
+	return d.Summary(strings.Join(models, "+"))
 }
 
 // decisionKey identifies an outcome across retries: counts may differ, what
@@ -195,15 +176,4 @@ func digest(parts ...string) string {
 		fmt.Fprintf(h, "%d:%s", len(p), p)
 	}
 	return hex.EncodeToString(h.Sum(nil))
-}
-
-// clip shortens a message to what API and Events take.
-func clip(message string) string { return clipTo(message, maxMessage) }
-
-func clipTo(message string, longest int) string {
-	const more = " ..."
-	if len(message) <= longest {
-		return message
-	}
-	return strings.ToValidUTF8(message[:longest-len(more)], "") + more
 }

@@ -61,7 +61,7 @@ func TestSummary(t *testing.T) {
 	assert.Equal(t, "no tier can be met now: h100 (4 InUse)", Summary(pendingFor(v1alpha1.Rejection{Code: v1alpha1.ReasonInUse, Count: 4})))
 	long := pendingFor()
 	long.Message = strings.Repeat("é", 2000)
-	assert.LessOrEqual(t, len(Summary(long)), maxMessage)
+	assert.LessOrEqual(t, len(Summary(long)), v1alpha1.MaxMessage)
 	assert.True(t, strings.HasSuffix(Summary(long), "..."))
 }
 
@@ -278,7 +278,7 @@ func TestWithFailures(t *testing.T) {
 	assert.Equal(t, "StaleSlice: gone"+failures, o.With(failures).Message)
 	assert.Equal(t, o, o.With(""))
 	long := OfFailure(pod(), v1alpha1.FailureStaleSlice, strings.Repeat("é", 2000)).With(failures)
-	assert.LessOrEqual(t, len(long.Message), maxMessage)
+	assert.LessOrEqual(t, len(long.Message), v1alpha1.MaxMessage)
 	assert.True(t, strings.HasSuffix(long.Message, " ..."+failures))
 	given := OfGivingUp(pod(), v1alpha1.FailureStaleSlice, "gone")
 	assert.Equal(t, ReasonGaveUp, given.Reason)

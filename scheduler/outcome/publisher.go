@@ -124,7 +124,7 @@ func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 	}
 	// The Pod at hand may be older than what was told last: only where nothing
 	// has been told since the start does its condition say what users see.
-	if existing := conditionOf(o.Pod); !changed && existing != nil && existing.Status == o.Status && existing.Reason == o.Reason && sameMessage(existing.Message, o.Message) {
+	if existing := v1alpha1.AcceleratorCondition(o.Pod); !changed && existing != nil && existing.Status == o.Status && existing.Reason == o.Reason && sameMessage(existing.Message, o.Message) {
 		return
 	}
 	now := metav1.NewTime(p.clock.Now())
@@ -145,7 +145,7 @@ func (p *Publisher) Told(pod *corev1.Pod) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, told := p.last[pod.UID]
-	return told || conditionOf(pod) != nil
+	return told || v1alpha1.AcceleratorCondition(pod) != nil
 }
 
 // Forget drops what is remembered of a Pod that is gone.
@@ -237,7 +237,7 @@ func (p *Publisher) patchCondition(ctx context.Context, o Outcome, now metav1.Ti
 		Message:            o.Message,
 		LastTransitionTime: now,
 	}
-	if existing := conditionOf(o.Pod); existing != nil && existing.Status == o.Status {
+	if existing := v1alpha1.AcceleratorCondition(o.Pod); existing != nil && existing.Status == o.Status {
 		condition.LastTransitionTime = existing.LastTransitionTime
 	}
 	patch, err := json.Marshal(map[string]any{
@@ -267,13 +267,4 @@ func recordOf(o Outcome, before int) *v1alpha1.AllocationDecision {
 		record.Labels = map[string]string{v1alpha1.LabelPolicy: o.Decision.Policy}
 	}
 	return record
-}
-
-func conditionOf(pod *corev1.Pod) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == v1alpha1.ConditionAccelerator {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/compile"
+	"gpuladder.dev/ladder/policies/selector"
 )
 
 // mostNamed is how many objects a finding names before it counts the rest.
@@ -44,7 +44,7 @@ func checkClasses(f *facts) []Finding {
 	for _, d := range drivers {
 		known[d], known[d+"."+v1alpha1.GroupName] = true, true
 	}
-	cache := cel.NewCache(len(f.classes)+1, cel.Features{EnableConsumableCapacity: true})
+	cache := selector.NewCache(len(f.classes) + 1)
 	var found []Finding
 	for i := range f.classes {
 		class := &f.classes[i]
@@ -89,17 +89,11 @@ func (f *facts) selects(cache *cel.Cache, class *resourcev1.DeviceClass, driver 
 // matches says whether every selector of a class holds for a device; one that
 // fails does not.
 func matches(cache *cel.Cache, class *resourcev1.DeviceClass, driver string, device *resourcev1.Device) bool {
-	for _, selector := range class.Spec.Selectors {
-		if selector.CEL == nil {
+	for _, s := range class.Spec.Selectors {
+		if s.CEL == nil {
 			return false
 		}
-		compiled := cache.GetOrCompile(selector.CEL.Expression)
-		if compiled.Error != nil {
-			return false
-		}
-		ok, _, err := compiled.DeviceMatches(context.Background(), cel.Device{
-			Driver: driver, AllowMultipleAllocations: device.AllowMultipleAllocations, Attributes: device.Attributes, Capacity: device.Capacity,
-		})
+		ok, err := selector.Match(cache, s.CEL.Expression, driver, device)
 		if err != nil || !ok {
 			return false
 		}
