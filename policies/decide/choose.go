@@ -36,15 +36,22 @@ func (r *run) compareOptions(a, b *option) int {
 
 // rounds yields, from best to worst, groups of offers that come before those of
 // later groups: tier by tier where the Pod has one request, so that a lower
-// tier is not even looked at before it is asked for; else one group.
-func (r *run) rounds() iter.Seq[iter.Seq[*option]] {
+// tier is not even looked at before it is asked for; else one group. Offers that
+// are not known in the order of choice already go through order.
+func (r *run) rounds(order func(iter.Seq[*option]) iter.Seq[*option]) iter.Seq[iter.Seq[*option]] {
 	return func(yield func(iter.Seq[*option]) bool) {
 		if len(r.prob.requests) != 1 {
-			yield(r.offers())
+			yield(order(r.offers()))
 			return
 		}
 		for _, a := range r.prob.requests[0].alts {
-			if !yield(r.offersOf(a)) {
+			var offers iter.Seq[*option]
+			if s := r.answering(a); s != nil {
+				offers = r.offersBy(s, a)
+			} else {
+				offers = order(r.offersOf(a))
+			}
+			if !yield(offers) {
 				return
 			}
 		}
@@ -127,62 +134,30 @@ func (r *run) rank() int {
 
 // choose returns the first option in the order of choice, or nil.
 func (r *run) choose() *option {
-	if len(r.prob.requests) != 1 {
-		return r.first(r.offers())
-	}
-	for _, a := range r.prob.requests[0].alts {
-		if best := r.bestOf(a); best != nil {
-			return best
+	for round := range r.rounds(r.best) {
+		for o := range round {
+			return o
 		}
 	}
 	return nil
 }
 
-// bestOf returns the first option for one alternative of the only request.
-func (r *run) bestOf(a *alternative) *option {
-	if s := r.answering(a); s != nil {
-		for o := range r.offersBy(s, a) {
-			return o
-		}
-		return nil
-	}
-	return r.first(r.offersOf(a))
-}
-
-// first returns the first of some offers in the order of choice, or nil.
-func (r *run) first(offers iter.Seq[*option]) *option {
-	var best *option
-	for o := range offers {
-		if best == nil || r.compareOptions(o, best) < 0 {
-			best = o.keep()
-		}
-	}
-	return best
-}
-
-// sorted yields the offers of each round, those of a round in the order of
-// choice. They may be kept.
-func (r *run) sorted() iter.Seq[iter.Seq[*option]] {
-	return func(yield func(iter.Seq[*option]) bool) {
-		if len(r.prob.requests) != 1 {
-			yield(r.inOrder(r.offers()))
-			return
-		}
-		for _, a := range r.prob.requests[0].alts {
-			var offers iter.Seq[*option]
-			if s := r.answering(a); s != nil {
-				offers = r.offersBy(s, a)
-			} else {
-				offers = r.inOrder(r.offersOf(a))
-			}
-			if !yield(offers) {
-				return
+// best yields the first of some offers in the order of choice alone.
+func (r *run) best(offers iter.Seq[*option]) iter.Seq[*option] {
+	return func(yield func(*option) bool) {
+		var best *option
+		for o := range offers {
+			if best == nil || r.compareOptions(o, best) < 0 {
+				best = o.keep()
 			}
 		}
+		if best != nil {
+			yield(best)
+		}
 	}
 }
 
-// inOrder collects offers and sorts them.
+// inOrder sorts offers by the order of choice. They may be kept.
 func (r *run) inOrder(offers iter.Seq[*option]) iter.Seq[*option] {
 	var all []*option
 	for o := range offers {
@@ -192,9 +167,12 @@ func (r *run) inOrder(offers iter.Seq[*option]) iter.Seq[*option] {
 	return slices.Values(all)
 }
 
+// asTheyCome leaves offers in the order of the nodes.
+func asTheyCome(offers iter.Seq[*option]) iter.Seq[*option] { return offers }
+
 // possible: some node can serve the Pod.
 func (r *run) possible() bool {
-	for round := range r.rounds() {
+	for round := range r.rounds(asTheyCome) {
 		for range round {
 			return true
 		}
@@ -231,7 +209,7 @@ func (st *State) Candidates(q Query) (iter.Seq[Candidate], error) {
 			return
 		}
 		done := map[*node]bool{}
-		for round := range r.sorted() {
+		for round := range r.rounds(r.inOrder) {
 			for o := range round {
 				if done[o.node] {
 					continue
