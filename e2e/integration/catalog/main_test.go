@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
@@ -75,18 +74,6 @@ func server(t *testing.T) *apiserver.Server {
 		})
 	})
 	return s
-}
-
-// as is a client of another user with every right.
-func as(t *testing.T, s *apiserver.Server, user string) client.Client {
-	t.Helper()
-	config := rest.CopyConfig(s.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
-	c, err := client.New(config, client.Options{Scheme: s.Scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
 
 func namespace(name, label, value string) *corev1.Namespace {

@@ -37,11 +37,11 @@ func template(t *testing.T, policy string, revision int64, namespace string) *re
 
 func TestTemplatesAreTheControllers(t *testing.T) {
 	s := server(t)
-	controller := as(t, s, catalog.DefaultAccounts().Controller)
-	stranger := as(t, s, tenant)
+	controller := apiserver.AsMaster(t, s, catalog.DefaultAccounts().Controller)
+	stranger := apiserver.AsMaster(t, s, tenant)
 
 	apiserver.RequireRefused(t, stranger.Create(t.Context(), template(t, "h100-first", 3, "team-a")), "ladder-claim-templates", tenant)
-	scheduler := as(t, s, catalog.DefaultAccounts().Scheduler)
+	scheduler := apiserver.AsMaster(t, s, catalog.DefaultAccounts().Scheduler)
 	apiserver.RequireRefused(t, scheduler.Create(t.Context(), template(t, "h100-first", 3, "team-a")), "ladder-claim-templates", catalog.DefaultAccounts().Controller)
 
 	ours := template(t, "h100-first", 3, "team-a")
@@ -55,14 +55,14 @@ func TestTemplatesAreTheControllers(t *testing.T) {
 	delete(changed.Labels, v1alpha1.LabelPolicy)
 	apiserver.RequireRefused(t, stranger.Update(t.Context(), changed), "ladder-claim-templates", tenant)
 	apiserver.RequireRefused(t, stranger.Delete(t.Context(), ours), "ladder-claim-templates", tenant)
-	if err := as(t, s, collector).Delete(t.Context(), ours); err != nil {
+	if err := apiserver.AsMaster(t, s, collector).Delete(t.Context(), ours); err != nil {
 		t.Errorf("the garbage collector is refused: %v", err)
 	}
 }
 
 func TestTemplateNamesAreKept(t *testing.T) {
 	s := server(t)
-	stranger := as(t, s, tenant)
+	stranger := apiserver.AsMaster(t, s, tenant)
 	unlabelled := func(policy string, revision int64) *resourcev1.ResourceClaimTemplate {
 		tmpl := template(t, policy, revision, "team-a")
 		tmpl.Labels = nil
@@ -89,21 +89,21 @@ func TestDecisionsAreLaddersOwn(t *testing.T) {
 	accounts := catalog.DefaultAccounts()
 	decision := func(name string) *v1alpha1.AllocationDecision { return allocationDecision("team-a", name) }
 
-	apiserver.RequireRefused(t, as(t, s, tenant).Create(t.Context(), decision("forged")), "ladder-decisions", tenant, accounts.Scheduler)
+	apiserver.RequireRefused(t, apiserver.AsMaster(t, s, tenant).Create(t.Context(), decision("forged")), "ladder-decisions", tenant, accounts.Scheduler)
 	for name, user := range map[string]string{"by-scheduler": accounts.Scheduler, "by-controller": accounts.Controller} {
 		d := decision(name)
-		if err := as(t, s, user).Create(t.Context(), d); err != nil {
+		if err := apiserver.AsMaster(t, s, user).Create(t.Context(), d); err != nil {
 			t.Fatalf("%s is refused: %v", user, err)
 		}
 		changed := d.DeepCopy()
 		changed.Labels = map[string]string{"changed": "yes"}
-		apiserver.RequireRefused(t, as(t, s, tenant).Update(t.Context(), changed), "ladder-decisions", tenant)
-		apiserver.RequireRefused(t, as(t, s, tenant).Delete(t.Context(), d), "ladder-decisions", tenant)
-		if err := as(t, s, collector).Delete(t.Context(), d); err != nil {
+		apiserver.RequireRefused(t, apiserver.AsMaster(t, s, tenant).Update(t.Context(), changed), "ladder-decisions", tenant)
+		apiserver.RequireRefused(t, apiserver.AsMaster(t, s, tenant).Delete(t.Context(), d), "ladder-decisions", tenant)
+		if err := apiserver.AsMaster(t, s, collector).Delete(t.Context(), d); err != nil {
 			t.Errorf("the garbage collector is refused: %v", err)
 		}
 	}
-	if err := as(t, s, collector).Create(t.Context(), decision("collected")); !apierrors.IsForbidden(err) {
+	if err := apiserver.AsMaster(t, s, collector).Create(t.Context(), decision("collected")); !apierrors.IsForbidden(err) {
 		t.Errorf("the garbage collector may only delete, got %v", err)
 	}
 }

@@ -78,16 +78,11 @@ func server(t *testing.T) *apiserver.Server {
 // as is a client of another user with every right; extra is what its token says.
 func as(t *testing.T, s *apiserver.Server, user string, extra ...string) client.Client {
 	t.Helper()
-	config := rest.CopyConfig(s.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+	config := rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
 	if len(extra) > 0 {
-		config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": extra}
+		config.Extra = map[string][]string{"authentication.kubernetes.io/node-name": extra}
 	}
-	c, err := client.New(config, client.Options{Scheme: s.Scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return apiserver.As(t, s, config)
 }
 
 func request(class string) resourcev1.DeviceRequest {

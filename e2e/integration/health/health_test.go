@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
-	"gpuladder.dev/ladder/e2e/integration/internal/running"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
@@ -76,14 +75,14 @@ func (w *workload) requireEvents(want map[string]int) {
 // restart of the controller; then the Pod goes.
 func TestRecreate(t *testing.T) {
 	s := server(t)
-	stop := running.Controller(t, s)
+	first := startController(t, s)
 	w := place(t, s, "recreate", v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyRecreate})
 	w.budget(0)
 	w.fail(true)
 	w.requireCondition(v1alpha1.ConditionAccelerator, corev1.ConditionFalse, "DeviceFailed", failed+"the Pod is evicted now", "held back: ", "recreate")
 	w.requireEvents(map[string]int{"DeviceFailed": 1, "EvictionHeldBack": 1})
-	stop()
-	running.Controller(t, s)
+	first.End()
+	startController(t, s)
 	w.budget(1)
 	apiserver.WaitFor(t, "the Pod to be evicted", func(ctx context.Context) error {
 		if err := s.Client.Get(ctx, client.ObjectKeyFromObject(w.pod), w.pod); err != nil {
@@ -103,7 +102,7 @@ func TestRecreate(t *testing.T) {
 // End leaves the ending to the kubelet: the deadline has passed when it is set.
 func TestEnd(t *testing.T) {
 	s := server(t)
-	running.Controller(t, s)
+	startController(t, s)
 	w := place(t, s, "end", v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyEnd, GracePeriod: &metav1.Duration{Duration: 2 * time.Second}})
 	w.fail(true)
 	w.requireCondition(v1alpha1.ConditionAccelerator, corev1.ConditionFalse, "DeviceFailed", failed+"the Pod ends as failed at ")
@@ -130,13 +129,13 @@ func TestEnd(t *testing.T) {
 // controller ran.
 func TestKeepAndRecovery(t *testing.T) {
 	s := server(t)
-	stop := running.Controller(t, s)
+	first := startController(t, s)
 	w := place(t, s, "keep", v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyKeep})
 	w.fail(true)
 	w.requireCondition(v1alpha1.ConditionAccelerator, corev1.ConditionFalse, "DeviceFailed", failed+"the Pod keeps it (onUnhealthy Keep of policy keep, revision 1)")
-	stop()
+	first.End()
 	w.fail(false)
-	running.Controller(t, s)
+	startController(t, s)
 	w.requireCondition(v1alpha1.ConditionAccelerator, corev1.ConditionTrue, "Allocated", "H100 (tier h100, revision 1): keep/keep/gpu-0")
 	w.requireEvents(map[string]int{"DeviceFailed": 1, "DeviceRecovered": 1})
 	if w.pod.DeletionTimestamp != nil || w.pod.Spec.ActiveDeadlineSeconds != nil {
@@ -147,9 +146,9 @@ func TestKeepAndRecovery(t *testing.T) {
 // The controller may set a deadline, not an image or a label.
 func TestTheControllerMayNotChangePods(t *testing.T) {
 	s := server(t)
-	running.Controller(t, s)
+	startController(t, s)
 	w := place(t, s, "narrow", v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyKeep})
-	controller := as(t, s, "system:serviceaccount:ladder-system:ladder-controller")
+	controller := apiserver.AsMaster(t, s, "system:serviceaccount:ladder-system:ladder-controller")
 	for name, change := range map[string]func(*corev1.Pod){
 		"an image": func(p *corev1.Pod) { p.Spec.Containers[0].Image = "example.com/other:1" },
 		"a label":  func(p *corev1.Pod) { p.Labels["app"] = "other" },
@@ -170,7 +169,7 @@ func TestTheControllerMayNotChangePods(t *testing.T) {
 // The scheduler was killed between binding the Pod and writing its record.
 func TestLostRecordIsRebuilt(t *testing.T) {
 	s := server(t)
-	running.Controller(t, s, "--record-patience=1s")
+	startController(t, s, "--record-patience=1s")
 	w := place(t, s, "lost", v1alpha1.OnUnhealthy{})
 	record := &v1alpha1.AllocationDecision{}
 	apiserver.WaitFor(t, "the record", func(ctx context.Context) error {

@@ -17,7 +17,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,8 +27,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(apiserver.Main(m)) }
 
-const claimController = "system:serviceaccount:kube-system:resource-claim-controller"
-
 var install sync.Once
 
 func server(t *testing.T) *apiserver.Server {
@@ -39,16 +36,11 @@ func server(t *testing.T) *apiserver.Server {
 	return s
 }
 
-// as is a client of another user with every right.
-func as(t *testing.T, s *apiserver.Server, user string) client.Client {
+// startController runs ladder-controller. The short lease lets another take over
+// soon.
+func startController(t *testing.T, s *apiserver.Server, args ...string) *running.Program {
 	t.Helper()
-	config := rest.CopyConfig(s.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
-	c, err := client.New(config, client.Options{Scheme: s.Scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return running.Controller(t, s, append([]string{"--leader-election-lease=9s"}, args...)...)
 }
 
 // workload is one bound Pod with the device gpu-0 of a node of its own.
@@ -90,7 +82,7 @@ func place(t *testing.T, s *apiserver.Server, name string, unhealthy v1alpha1.On
 		},
 		Spec: template.Spec.Spec,
 	}
-	apiserver.Create(t, as(t, s, claimController), claim)
+	apiserver.Create(t, apiserver.AsMaster(t, s, apiserver.ClaimController), claim)
 	w.status(func(p *corev1.Pod) {
 		p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: v1alpha1.ClaimRefName, ResourceClaimName: &claim.Name}}
 	})

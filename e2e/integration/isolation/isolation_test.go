@@ -257,7 +257,7 @@ func TestRightsAreLeft(t *testing.T) {
 // The accounts that are meant to can.
 func TestAccountsMay(t *testing.T) {
 	w := start(t)
-	controller := as(t, w.Server, catalog.DefaultAccounts().Controller)
+	controller := apiserver.AsMaster(t, w.Server, catalog.DefaultAccounts().Controller)
 	gone := w.gated.DeepCopy()
 	withoutGate(v1alpha1.GateQuota)(gone)
 	if err := controller.Patch(t.Context(), gone, client.MergeFrom(w.gated), client.DryRunAll); err != nil {
@@ -265,12 +265,12 @@ func TestAccountsMay(t *testing.T) {
 	}
 	made := claim(own, v1alpha1.DriverName, tolerates(v1alpha1.TaintFailed))
 	for _, user := range []string{"system:serviceaccount:kube-system:resource-claim-controller", "system:kube-controller-manager"} {
-		if err := as(t, w.Server, user).Create(t.Context(), made.DeepCopy(), client.DryRunAll); err != nil {
+		if err := apiserver.AsMaster(t, w.Server, user).Create(t.Context(), made.DeepCopy(), client.DryRunAll); err != nil {
 			t.Errorf("%s can't make the claim of a template: %v", user, err)
 		}
 	}
 	bound := pod(strict, "by-the-controller", asks("h100-first"))
-	if err := as(t, w.Server, "system:serviceaccount:kube-system:job-controller").Create(t.Context(), bound, client.DryRunAll); err != nil {
+	if err := apiserver.AsMaster(t, w.Server, "system:serviceaccount:kube-system:job-controller").Create(t.Context(), bound, client.DryRunAll); err != nil {
 		t.Errorf("a Job's Pod is refused: %v", err)
 	}
 }

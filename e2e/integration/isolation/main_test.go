@@ -16,7 +16,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"gpuladder.dev/ladder/e2e/cluster/apply"
 	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
 	"gpuladder.dev/ladder/e2e/integration/internal/running"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
@@ -55,14 +54,7 @@ func start(t *testing.T) *world {
 	t.Helper()
 	s := apiserver.Get(t)
 	prepare.Do(func() {
-		running.Install(t, s, "../../cluster/lab")
-		quotas, err := catalog.Quota(catalog.DefaultAccounts())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := apply.Objects(t.Context(), s.Client, quotas...); err != nil {
-			t.Fatal(err)
-		}
+		running.Install(t, s, "../../cluster/lab", catalog.Quota)
 		found = world{Server: s, tenant: asUser(t, s, tenant)}
 		for _, ns := range []*corev1.Namespace{
 			{ObjectMeta: metav1.ObjectMeta{Name: own, Labels: map[string]string{"tier": "silver"}}},
@@ -91,10 +83,10 @@ func start(t *testing.T) *world {
 		}
 		apiserver.Create(t, s.Client, found.quota)
 		for _, ns := range []string{own, others} {
-			apiserver.Create(t, as(t, s, catalog.DefaultAccounts().Scheduler), record(ns, "told"))
+			apiserver.Create(t, apiserver.AsMaster(t, s, catalog.DefaultAccounts().Scheduler), record(ns, "told"))
 		}
 		found.template = templateOf(t, "h100-first", 3)
-		apiserver.Create(t, as(t, s, catalog.DefaultAccounts().Controller), found.template)
+		apiserver.Create(t, apiserver.AsMaster(t, s, catalog.DefaultAccounts().Controller), found.template)
 		found.gated = pod(own, "gated", asks("h100-first"), func(p *corev1.Pod) {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/own"}}
 		})
@@ -109,25 +101,7 @@ func start(t *testing.T) *world {
 // asUser is a client of a user with no rights but those that are bound.
 func asUser(t *testing.T, s *apiserver.Server, user string) client.Client {
 	t.Helper()
-	config := rest.CopyConfig(s.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
-	c, err := client.New(config, client.Options{Scheme: s.Scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// as is a client of an account with every right.
-func as(t *testing.T, s *apiserver.Server, user string) client.Client {
-	t.Helper()
-	config := rest.CopyConfig(s.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
-	c, err := client.New(config, client.Options{Scheme: s.Scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return apiserver.As(t, s, rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}})
 }
 
 // createPolicy makes a policy of which revision 3 is active.

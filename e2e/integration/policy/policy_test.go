@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
+	"gpuladder.dev/ladder/e2e/integration/internal/running"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/catalog"
 	"gpuladder.dev/ladder/policies/compile"
@@ -42,7 +43,7 @@ func addTier(name string) func(*v1alpha1.AcceleratorPolicy) {
 
 func requireEvent(t *testing.T, s *apiserver.Server, policy, reason string) {
 	t.Helper()
-	eventually(t, "event "+reason, func(ctx context.Context) error {
+	apiserver.WaitFor(t, "event "+reason, func(ctx context.Context) error {
 		var list eventsv1.EventList
 		if err := s.Client.List(ctx, &list); err != nil {
 			return err
@@ -61,7 +62,7 @@ func requireEvent(t *testing.T, s *apiserver.Server, policy, reason string) {
 func TestLifeOfAPolicy(t *testing.T) {
 	s := server(t)
 	createNamespace(t, s, "life", nil)
-	startController(t, s)
+	running.Controller(t, s)
 	pod := func(pin string) *corev1.Pod {
 		p := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "life", GenerateName: "p-", Labels: map[string]string{v1alpha1.LabelPolicy: "life"}},
@@ -74,7 +75,7 @@ func TestLifeOfAPolicy(t *testing.T) {
 	}
 	requirePodGets := func(pin, template string) {
 		t.Helper()
-		eventually(t, "a Pod to be given "+template, func(ctx context.Context) error {
+		apiserver.WaitFor(t, "a Pod to be given "+template, func(ctx context.Context) error {
 			p := pod(pin)
 			if err := s.Client.Create(ctx, p, client.DryRunAll); err != nil {
 				return err
@@ -87,7 +88,7 @@ func TestLifeOfAPolicy(t *testing.T) {
 	}
 	requirePodRefused := func(pin, words string) {
 		t.Helper()
-		eventually(t, "a Pod to be refused: "+words, func(ctx context.Context) error {
+		apiserver.WaitFor(t, "a Pod to be refused: "+words, func(ctx context.Context) error {
 			if err := s.Client.Create(ctx, pod(pin), client.DryRunAll); err == nil || !strings.Contains(err.Error(), words) {
 				return fmt.Errorf("got %w", err)
 			}
@@ -141,7 +142,7 @@ func TestLifeOfAPolicy(t *testing.T) {
 
 func TestNamespacesComeAndGo(t *testing.T) {
 	s := server(t)
-	startController(t, s)
+	running.Controller(t, s)
 	policy := h100Policy("spaces")
 	policy.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"spaces": "yes"}}
 	createPolicy(t, s, policy)
@@ -171,7 +172,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	if err := s.Client.Create(t.Context(), squatter); err != nil {
 		t.Fatal(err)
 	}
-	startController(t, s)
+	running.Controller(t, s)
 	createPolicy(t, s, h100Policy("drift"))
 	requireStatus(t, s, "drift", 1, metav1.ConditionTrue, "RevisionActive")
 	template := requireTemplate(t, s, "drift", "drift-1")
@@ -182,10 +183,10 @@ func TestDriftIsRepaired(t *testing.T) {
 
 	// Only the controller may do this while the admission policies are there:
 	// a garbage collector that goes wrong.
-	if err := deleteAs(t, s, "system:serviceaccount:kube-system:generic-garbage-collector", template); err != nil {
+	if err := apiserver.AsMaster(t, s, "system:serviceaccount:kube-system:generic-garbage-collector").Delete(t.Context(), template); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the template to come back", func(ctx context.Context) error {
+	apiserver.WaitFor(t, "the template to come back", func(ctx context.Context) error {
 		again := &resourcev1.ResourceClaimTemplate{}
 		if err := s.Client.Get(ctx, client.ObjectKeyFromObject(template), again); err != nil {
 			return err
@@ -197,7 +198,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	})
 	class := compile.DeviceClass(v1alpha1.DriverName)
 	edit(t, s, class, func(c *resourcev1.DeviceClass) { c.Spec.Selectors[0].CEL.Expression = "true" })
-	eventually(t, "the class to be mended", func(ctx context.Context) error {
+	apiserver.WaitFor(t, "the class to be mended", func(ctx context.Context) error {
 		if err := s.Client.Get(ctx, types.NamespacedName{Name: class.Name}, class); err != nil {
 			return err
 		}
@@ -206,18 +207,6 @@ func TestDriftIsRepaired(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-func deleteAs(t *testing.T, s *apiserver.Server, user string, object client.Object) error {
-	t.Helper()
-	config := *s.Config
-	config.Impersonate.UserName = user
-	config.Impersonate.Groups = []string{"system:masters"}
-	c, err := client.New(&config, client.Options{Scheme: s.Scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c.Delete(t.Context(), object)
 }
 
 // TestCompiledTemplatesAreAccepted gives a real API server every policy of the
@@ -267,7 +256,7 @@ func TestCompiledTemplatesAreAccepted(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := want.DeepCopy()
-			if err := createAs(t, s, catalog.DefaultAccounts().Controller, got); err != nil {
+			if err := apiserver.AsMaster(t, s, catalog.DefaultAccounts().Controller).Create(t.Context(), got, client.DryRunAll); err != nil {
 				t.Fatalf("the template: %v", err)
 			}
 			if !apiequality.Semantic.DeepEqual(got.Spec, want.Spec) {
@@ -276,28 +265,11 @@ func TestCompiledTemplatesAreAccepted(t *testing.T) {
 			claim := &resourcev1.ResourceClaim{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "compiled", GenerateName: "c-"}, Spec: got.Spec.Spec,
 			}
-			if err := createAs(t, s, claimController, claim); err != nil {
+			if err := apiserver.AsMaster(t, s, apiserver.ClaimController).Create(t.Context(), claim, client.DryRunAll); err != nil {
 				t.Errorf("a claim made from the template: %v", err)
 			}
 		})
 	}
-}
-
-// claimController is the account of the controller of Kubernetes that makes
-// claims from templates.
-const claimController = "system:serviceaccount:kube-system:resource-claim-controller"
-
-// createAs creates an object, as a dry run, under another account.
-func createAs(t *testing.T, s *apiserver.Server, account string, object client.Object) error {
-	t.Helper()
-	config := *s.Config
-	config.Impersonate.UserName = account
-	config.Impersonate.Groups = []string{"system:masters"}
-	c, err := client.New(&config, client.Options{Scheme: s.Scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c.Create(t.Context(), object, client.DryRunAll)
 }
 
 // largest is a policy that fills every limit.
@@ -354,23 +326,20 @@ func TestHandover(t *testing.T) {
 		t.Errorf("the Lease is still held by %s, whose process has ended", before)
 	}
 	var holder string
-	first := startController(t, s)
-	eventually(t, "the first to lead", func(ctx context.Context) (err error) {
+	first := running.Controller(t, s)
+	apiserver.WaitFor(t, "the first to lead", func(ctx context.Context) (err error) {
 		if holder, err = lease(ctx); err == nil && holder == "" {
 			err = fmt.Errorf("nobody leads")
 		}
 		return err
 	})
-	startController(t, s)
+	running.Controller(t, s)
 	createPolicy(t, s, h100Policy("handover"))
 	requireStatus(t, s, "handover", 1, metav1.ConditionTrue, "RevisionActive")
 	if now, err := lease(t.Context()); err != nil || now != holder {
 		t.Errorf("%s leads now, want %s: %v", now, holder, err)
 	}
-	first.Stop(t.Context(), 20*time.Second)
-	if err := first.Exit(); err != nil {
-		t.Errorf("the first ended with %v", err)
-	}
+	first.End()
 	edit(t, s, h100Policy("handover"), addTier("a100"))
 	requireStatus(t, s, "handover", 2, metav1.ConditionTrue, "RevisionActive")
 	requireTemplate(t, s, "handover", "handover-2")

@@ -7,31 +7,23 @@ package quota_test
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"gpuladder.dev/ladder/e2e/cluster/apply"
-	"gpuladder.dev/ladder/e2e/cluster/binaries"
-	"gpuladder.dev/ladder/e2e/cluster/process"
 	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
+	"gpuladder.dev/ladder/e2e/integration/internal/running"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/catalog"
 	"gpuladder.dev/ladder/policies/tenants"
@@ -46,37 +38,14 @@ var install sync.Once
 func server(t *testing.T) *apiserver.Server {
 	t.Helper()
 	s := apiserver.Get(t)
-	install.Do(func() {
-		roles, err := apply.DecodeFS(os.DirFS("../../cluster/lab"), "manifests")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := apply.Objects(t.Context(), s.Client, roles...); err != nil {
-			t.Fatal(err)
-		}
-		for _, load := range []func(catalog.Accounts) ([]*unstructured.Unstructured, error){catalog.Admission, catalog.Quota} {
-			objects, err := load(catalog.DefaultAccounts())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := apply.Objects(t.Context(), s.Client, objects...); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
+	install.Do(func() { running.Install(t, s, "../../cluster/lab", catalog.Quota) })
 	return s
 }
 
 // as is a client of another user, with the groups.
 func as(t *testing.T, s *apiserver.Server, user string, groups ...string) client.Client {
 	t.Helper()
-	config := rest.CopyConfig(s.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
-	c, err := client.New(config, client.Options{Scheme: s.Scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return apiserver.As(t, s, rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")})
 }
 
 // edit is what the role edit is made of; no controller is here to add it up.
@@ -219,87 +188,13 @@ func waitOpen(t *testing.T, s *apiserver.Server, namespace string, want ...strin
 	})
 }
 
-// controller is a running ladder-controller.
-type controller struct {
-	*process.Process
-	log string
-}
-
-// startController runs ladder-controller until the test ends, or it is killed,
-// with these settings of quotas if there are any.
-func startController(t *testing.T, s *apiserver.Server, settings ...string) *controller {
+// startController runs ladder-controller with these settings of quotas, if there
+// are any.
+func startController(t *testing.T, s *apiserver.Server, settings ...string) *running.Program {
 	t.Helper()
-	programs, err := binaries.Ensure(t.Context(), os.Stderr, binaries.LadderController)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	probe := freeAddress(t)
-	file := filepath.Join(dir, "quota.yaml")
+	file := filepath.Join(t.TempDir(), "quota.yaml")
 	if err := os.WriteFile(file, []byte(strings.Join(settings, "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := &controller{log: filepath.Join(dir, "log")}
-	c.Process, err = process.Start(process.Spec{
-		Name: "ladder-controller", Path: programs.Path(binaries.LadderController), Log: c.log,
-		Args: []string{
-			"--kubeconfig=" + kubeconfig(t, s.Config, dir), "--health-probe-bind-address=" + probe, "--metrics-bind-address=0",
-			"--leader-elect=false", "--quota-config=" + file, "--v=2",
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		c.Stop(context.WithoutCancel(t.Context()), 20*time.Second)
-		if t.Failed() {
-			t.Logf("ladder-controller's log:\n%s", process.Tail(c.log, 60))
-		}
-	})
-	apiserver.WaitFor(t, "ladder-controller to be ready", func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+probe+"/readyz", nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("got %s", response.Status)
-		}
-		return nil
-	})
-	return c
-}
-
-// kubeconfig reaches the server as the controller's service account.
-func kubeconfig(t *testing.T, config *rest.Config, dir string) string {
-	t.Helper()
-	path := filepath.Join(dir, "kubeconfig")
-	err := clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{"c": {Server: config.Host, CertificateAuthorityData: config.CAData}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {
-			ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Token: config.BearerToken,
-			Impersonate:       catalog.DefaultAccounts().Controller,
-			ImpersonateGroups: []string{"system:serviceaccounts", "system:serviceaccounts:ladder-system", "system:authenticated"},
-		}},
-		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
-		CurrentContext: "x",
-	}, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return running.Controller(t, s, "--leader-elect=false", "--quota-config="+file, "--v=2")
 }

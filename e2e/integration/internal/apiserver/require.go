@@ -8,8 +8,31 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+// ClaimController is the account of the controller of Kubernetes that makes
+// claims from templates.
+const ClaimController = "system:serviceaccount:kube-system:resource-claim-controller"
+
+// As is a client of another user.
+func As(t *testing.T, s *Server, user rest.ImpersonationConfig) client.Client {
+	t.Helper()
+	config := rest.CopyConfig(s.Config)
+	config.Impersonate = user
+	c, err := client.New(config, client.Options{Scheme: s.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// AsMaster is a client of another user with every right.
+func AsMaster(t *testing.T, s *Server, user string) client.Client {
+	t.Helper()
+	return As(t, s, rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}})
+}
 
 // Create creates an object, or ends the test.
 func Create(t *testing.T, c client.Client, object client.Object) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -24,8 +25,9 @@ import (
 )
 
 // Install gives the API server the accounts and roles that the lab installs, and
-// the shipped admission policies. dir is the folder of the lab, from the test's.
-func Install(t *testing.T, s *apiserver.Server, dir string) {
+// the shipped admission policies, those of quotas with Quotas. dir is the folder
+// of the lab, from the test's.
+func Install(t *testing.T, s *apiserver.Server, dir string, more ...Policies) {
 	t.Helper()
 	roles, err := apply.DecodeFS(os.DirFS(dir), "manifests")
 	if err != nil {
@@ -34,68 +36,100 @@ func Install(t *testing.T, s *apiserver.Server, dir string) {
 	if err := apply.Objects(t.Context(), s.Client, roles...); err != nil {
 		t.Fatal(err)
 	}
-	objects, err := catalog.Admission(catalog.DefaultAccounts())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := apply.Objects(t.Context(), s.Client, objects...); err != nil {
-		t.Fatal(err)
+	for _, policies := range append([]Policies{catalog.Admission}, more...) {
+		objects, err := policies(catalog.DefaultAccounts())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := apply.Objects(t.Context(), s.Client, objects...); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
-// Controller runs ladder-controller under its own account until the test ends
-// or the result is called, whichever comes first.
-func Controller(t *testing.T, s *apiserver.Server, args ...string) (stop func()) {
+// Policies are shipped admission policies, such as those of [catalog.Quota].
+type Policies func(catalog.Accounts) ([]*unstructured.Unstructured, error)
+
+// Program is a running program. It has to end without an error, unless it is
+// killed.
+type Program struct {
+	*process.Process
+	t      *testing.T
+	ended  bool
+	killed bool
+}
+
+// Kill ends the program at once.
+func (p *Program) Kill() {
+	p.killed = true
+	p.Process.Kill()
+}
+
+// End asks the program to end and waits until it has.
+func (p *Program) End() {
+	p.t.Helper()
+	if p.ended {
+		return
+	}
+	p.ended = true
+	p.Stop(context.WithoutCancel(p.t.Context()), 20*time.Second)
+	if err := p.Exit(); err != nil && !p.killed {
+		p.t.Errorf("ladder-controller ended with %v", err)
+	}
+}
+
+// Controller runs ladder-controller under its own account until it is ended or
+// killed, or the test ends.
+func Controller(t *testing.T, s *apiserver.Server, args ...string) *Program {
 	t.Helper()
 	programs, err := binaries.Ensure(t.Context(), os.Stderr, binaries.LadderController)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	log, probe := filepath.Join(dir, "log"), freeAddress(t)
-	p, err := process.Start(process.Spec{
+	log, probe := filepath.Join(t.TempDir(), "log"), freeAddress(t)
+	p := &Program{t: t}
+	p.Process, err = process.Start(process.Spec{
 		Name: "ladder-controller", Path: programs.Path(binaries.LadderController), Log: log,
 		Args: append([]string{
 			"--kubeconfig=" + Kubeconfig(t, s.Config, catalog.DefaultAccounts().Controller),
-			"--health-probe-bind-address=" + probe, "--metrics-bind-address=0", "--leader-election-lease=9s",
+			"--health-probe-bind-address=" + probe, "--metrics-bind-address=0",
 		}, args...),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		p.Stop(context.WithoutCancel(t.Context()), 20*time.Second)
-		if err := p.Exit(); err != nil {
-			t.Errorf("ladder-controller ended with %v", err)
-		}
-	}
 	t.Cleanup(func() {
-		stop()
+		p.End()
 		if t.Failed() {
-			t.Logf("ladder-controller's log:\n%s", process.Tail(log, 40))
+			t.Logf("ladder-controller's log:\n%s", process.Tail(log, 60))
 		}
 	})
 	apiserver.WaitFor(t, "ladder-controller to be ready", func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+probe+"/readyz", nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("it answers %s", response.Status)
+		for _, path := range []string{"/healthz", "/readyz"} {
+			if err := answers(ctx, "http://"+probe+path); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
-	return stop
+	return p
+}
+
+// answers asks a probe.
+func answers(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, response.Status)
+	}
+	return nil
 }
 
 // Kubeconfig writes one that reaches the server as an account of ladder-system,
