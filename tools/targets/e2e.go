@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/magefile/mage/mg"
@@ -31,16 +30,18 @@ func (E2e) All(ctx context.Context, provider, driver, run *string, keep, full *b
 	if err != nil {
 		return err
 	}
-	args := append(slices.Clone(suiteFlags), "-count=1", "-timeout=60m")
+	// Compiled as ladder-lab and Kubernetes' programs are, so that what they
+	// share is compiled once; lint has vetted it.
+	args := []string{"-tags=e2e", "-trimpath", "-vet=off", "-count=1", "-timeout=60m"}
 	if r := value(run, ""); r != "" {
 		args = append(args, "-run="+r)
 	}
-	args = append(args, suites)
+	args = append(args, "./e2e/suites/...")
 	artifacts, err := artifactsDir("e2e")
 	if err != nil {
 		return err
 	}
-	env := []string{withoutCgo, "LADDER_E2E_PROVIDER=" + p, "LADDER_E2E_ARTIFACTS=" + artifacts}
+	env := []string{"CGO_ENABLED=0", "LADDER_E2E_PROVIDER=" + p, "LADDER_E2E_ARTIFACTS=" + artifacts}
 	if value(full, false) || value(run, "") != "" {
 		env = append(env, "LADDER_E2E_FULL=1")
 	}
@@ -83,16 +84,6 @@ func (E2e) Upstream(ctx context.Context) error {
 	}
 	return step("running Kubernetes' own DRA suite", func() error { return lab("upstream").run(ctx) })
 }
-
-// suites are the packages of the end-to-end suites; suiteFlags and withoutCgo
-// are those with which ladder-lab and Kubernetes' programs are compiled, so that
-// what they share is compiled once. Lint has vetted the suites.
-const (
-	suites     = "./e2e/suites/..."
-	withoutCgo = "CGO_ENABLED=0"
-)
-
-var suiteFlags = []string{"-tags=e2e", "-trimpath", "-vet=off"}
 
 // withCluster runs f with the variables that tell tests about the cluster.
 func withCluster(ctx context.Context, lab func(...string) command, driver string, keep bool, f func(env []string) error) error {
