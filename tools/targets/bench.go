@@ -71,9 +71,9 @@ func (Bench) Scheduler(ctx context.Context, workloads, schedulers *string, repea
 const benchModule = "e2e/bench"
 
 // inBench is a command in that module. The flags with which programs are built
-// elsewhere, -trimpath and no cgo, have most of its packages compiled already.
+// elsewhere, and no cgo, have most of its packages compiled already.
 func inBench(args ...string) command {
-	return cmd(args...).in(benchModule).with("GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+	return cmd(args...).in(benchModule).with("GOWORK=off", "CGO_ENABLED=0", "GOFLAGS="+strings.Join(compileFlags, " "))
 }
 
 // etcdFolder builds etcd and returns its folder.

@@ -32,7 +32,7 @@ func (E2e) All(ctx context.Context, provider, driver, run *string, keep, full *b
 	}
 	// Compiled as ladder-lab and Kubernetes' programs are, so that what they
 	// share is compiled once; lint has vetted it.
-	args := []string{"-tags=e2e", "-trimpath", "-vet=off", "-count=1", "-timeout=60m"}
+	args := append([]string{"-tags=e2e", "-vet=off", "-count=1", "-timeout=60m"}, compileFlags...)
 	if r := value(run, ""); r != "" {
 		args = append(args, "-run="+r)
 	}

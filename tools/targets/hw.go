@@ -20,7 +20,7 @@ func Hw(ctx context.Context, report *bool) error {
 	}
 	check := []string{filepath.Join(root, ".cache", "bin", "ladder-hardware")}
 	if err := step("building ladder-hardware (some minutes the first time)", func() error {
-		return cmd("go", "build", "-trimpath", "-o", check[0], "./e2e/cmd/ladder-hardware").with("CGO_ENABLED=0").run(ctx)
+		return goBuild(ctx, check[0], "./e2e/cmd/ladder-hardware")
 	}); err != nil {
 		return err
 	}

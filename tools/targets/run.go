@@ -38,7 +38,7 @@ func Build(ctx context.Context) error {
 		"./drivers/cmd/ladder-fake-driver", "./drivers/cmd/ladder-device-plugin", "./drivers/cmd/ladder-probe", "./e2e/cmd/ladder-lab",
 	} {
 		if err := step("building "+filepath.Base(p), func() error {
-			return cmd("go", "build", "-trimpath", "-o", filepath.Join(root, "bin")+"/", p).with("CGO_ENABLED=0").run(ctx)
+			return goBuild(ctx, filepath.Join(root, "bin")+"/", p)
 		}); err != nil {
 			return err
 		}

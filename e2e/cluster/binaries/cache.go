@@ -177,8 +177,12 @@ func goVerb(p program) []string {
 	return []string{"build"}
 }
 
+// noDWARF keeps the compiler from writing debug information, which the linker
+// would drop: compiling takes a tenth less. Stack traces don't need it.
+const noDWARF = "-gcflags=all=-dwarf=false"
+
 func buildFlags(p program) []string {
-	return []string{"-mod=readonly", "-buildvcs=false", "-trimpath", "-tags=" + p.tags, "-ldflags=" + p.ldflags}
+	return []string{"-mod=readonly", "-buildvcs=false", "-trimpath", noDWARF, "-tags=" + p.tags, "-ldflags=" + p.ldflags}
 }
 
 // stampOf is the file that holds the checksum of a finished program.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -203,6 +204,18 @@ func TestKeyCoversWhatTheProgramDependsOn(t *testing.T) {
 	again, err := key(fakeProgram, "go1.26.8")
 	if err != nil || again != base {
 		t.Errorf("the same program has the keys %s and %s, %v", base, again, err)
+	}
+}
+
+// What ladder-lab and the programs that it builds share is compiled once only
+// where the flags are the same.
+func TestTheTargetsCompileInTheSameWay(t *testing.T) {
+	targets, err := os.ReadFile(filepath.Join("..", "..", "..", "tools", "targets", "exec.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(targets), strconv.Quote(noDWARF)) {
+		t.Errorf("tools/targets/exec.go does not compile with %s", noDWARF)
 	}
 }
 

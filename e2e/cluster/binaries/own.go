@@ -84,7 +84,7 @@ func (b *builder) buildOwn(ctx context.Context, p program) (string, error) {
 	// Nothing is said where nothing is to be compiled.
 	told := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(b.progress, "building %s\n", p.name) })
 	defer told.Stop()
-	args := []string{"build", "-v", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", target, "./" + pkg}
+	args := []string{"build", "-v", "-buildvcs=false", "-trimpath", noDWARF, "-ldflags=-s -w", "-o", target, "./" + pkg}
 	start := time.Now()
 	if err := b.goBuild(ctx, p, src, args, append(os.Environ(), enabled)); err != nil {
 		return "", err
