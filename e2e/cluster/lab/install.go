@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -56,9 +57,7 @@ func (l *Lab) installBase(ctx context.Context) error {
 func (l *Lab) installAdmission(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, installWithin)
 	defer cancel()
-	objects, err := catalog.Admission(catalog.Accounts{
-		Controller: userLadderController.name, Scheduler: userLadderScheduler.name,
-	})
+	objects, err := admission(l.opts)
 	if err != nil {
 		return err
 	}
@@ -74,6 +73,19 @@ func (l *Lab) installAdmission(ctx context.Context) error {
 	}
 	l.sayAfter("admission policies are in force")
 	return nil
+}
+
+// admission returns the admission policies of a lab with these options: always
+// those that turn a label into a claim and guard Ladder's objects, and where
+// somebody opens it, before them, those of the gate of tenants' Pods.
+func admission(o Options) ([]*unstructured.Unstructured, error) {
+	accounts := catalog.Accounts{Controller: userLadderController.name, Scheduler: userLadderScheduler.name}
+	objects, err := catalog.Admission(accounts)
+	if err != nil || !o.gated() {
+		return objects, err
+	}
+	gate, err := catalog.Quota(accounts)
+	return append(gate, objects...), err
 }
 
 // admissionInForce waits until a Pod that names a policy that does not exist is

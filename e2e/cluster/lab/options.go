@@ -61,12 +61,19 @@ type Options struct {
 	Scheduler Scheduler
 	// WithoutController leaves ladder-controller out.
 	WithoutController bool
+	// WithoutQuotaGate leaves the gate out at which Pods of tenants wait for
+	// their turn. Without ladder-controller there is none either, since nobody
+	// would open it. The scheduler holds the limits all the same.
+	WithoutQuotaGate bool
 	// Parent is the folder in which the lab makes its own. Default: the
 	// system's folder for temporary files.
 	Parent string
 	// Progress is told what happens, line by line. Nil: nobody.
 	Progress io.Writer
 }
+
+// gated says whether Pods of tenants wait at their gate.
+func (o *Options) gated() bool { return !o.WithoutController && !o.WithoutQuotaGate }
 
 func (o *Options) setDefaults() error {
 	if o.Name == "" {

@@ -283,3 +283,41 @@ func TestTimeForLargeFleets(t *testing.T) {
 		t.Errorf("3 nodes get %v, 1213 nodes %v", small, large)
 	}
 }
+
+// The gate is there only with somebody who opens it.
+func TestGateOfQuotas(t *testing.T) {
+	for name, tc := range map[string]struct {
+		options Options
+		want    bool
+	}{
+		"as it comes":            {Options{}, true},
+		"with another scheduler": {Options{Scheduler: SchedulerStock}, true},
+		"without the controller": {Options{WithoutController: true}, false},
+		"without the gate":       {Options{WithoutQuotaGate: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects, err := admission(tc.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := map[string]int{}
+			last := ""
+			for _, o := range objects {
+				if last = o.GetName(); last == "ladder-quota-gate" {
+					found[o.GetKind()]++
+				}
+			}
+			for _, kind := range []string{
+				"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+			} {
+				if got := found[kind] == 1; got != tc.want {
+					t.Errorf("%s ladder-quota-gate: %d, want it: %v", kind, found[kind], tc.want)
+				}
+			}
+			// What shows that the policies are in force is written last.
+			if last == "ladder-quota-gate" {
+				t.Error("the gate is written last")
+			}
+		})
+	}
+}
