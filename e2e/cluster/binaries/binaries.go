@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -92,12 +93,10 @@ func Ensure(ctx context.Context, progress io.Writer, names ...string) (*Set, err
 	serial := SerialWriter(progress)
 	b := &builder{cache: cache, progress: serial, run: runGo, install: apt.New(serial).Ensure}
 	set := &Set{paths: map[string]string{}}
-	for _, p := range wanted {
-		path, err := b.ensure(ctx, p)
-		if err != nil {
-			return nil, fmt.Errorf("providing %s, %w", p.name, err)
+	for _, group := range groups(wanted) {
+		if err := b.ensure(ctx, group, set.paths); err != nil {
+			return nil, fmt.Errorf("providing %s, %w", named(group), err)
 		}
-		set.paths[p.name] = path
 	}
 	if set.Dir, err = link(cache, set); err != nil {
 		return nil, fmt.Errorf("linking programs, %w", err)
@@ -105,14 +104,66 @@ func Ensure(ctx context.Context, progress io.Writer, names ...string) (*Set, err
 	return set, nil
 }
 
-func (b *builder) ensure(ctx context.Context, p program) (string, error) {
-	if p.own() {
-		return b.buildOwn(ctx, p)
+// ensure provides the programs of a group and notes where they are.
+func (b *builder) ensure(ctx context.Context, group []program, paths map[string]string) (err error) {
+	var missing []program
+	for _, p := range group {
+		if p.own() {
+			if paths[p.name], err = b.buildOwn(ctx, p); err != nil {
+				return err
+			}
+			continue
+		}
+		if file := fromAssets(ctx, os.Getenv(EnvAssets), p, b.progress); file != "" {
+			paths[p.name] = file
+			continue
+		}
+		missing = append(missing, p)
 	}
-	if path := fromAssets(ctx, os.Getenv(EnvAssets), p, b.progress); path != "" {
-		return path, nil
+	if len(missing) == 0 {
+		return nil
 	}
-	return b.cached(ctx, p)
+	found, err := b.cached(ctx, missing...)
+	for i, file := range found {
+		paths[missing[i].name] = file
+	}
+	return err
+}
+
+// groups puts together what one run of the go command can build: the compiler
+// then goes on with the packages of the next program while the last packages of
+// one wait for each other and it is linked.
+func groups(wanted []program) [][]program {
+	var out [][]program
+	for _, p := range wanted {
+		if i := slices.IndexFunc(out, func(g []program) bool { return g[0].goesWith(p) }); i >= 0 {
+			out[i] = append(out[i], p)
+		} else {
+			out = append(out, []program{p})
+		}
+	}
+	return out
+}
+
+// goesWith says whether one run of the go command can build both.
+func (p program) goesWith(o program) bool {
+	return p.module != "" && p.module == o.module && p.cgo == o.cgo && p.plain() && o.plain() &&
+		slices.Equal(buildFlags(p), buildFlags(o))
+}
+
+// plain: the go command names the program as it is called here.
+func (p program) plain() bool { return !p.test && path.Base(p.pkg) == p.name }
+
+// named lists the programs of a group, or how many there are.
+func named(group []program) string {
+	switch n := len(group) - 1; n {
+	case 0:
+		return group[0].name
+	case 1:
+		return group[0].name + " and " + group[1].name
+	default:
+		return fmt.Sprintf("%s and %d more", group[0].name, n)
+	}
 }
 
 // inBuildOrder looks the names up, drops repetitions and sorts by the order of

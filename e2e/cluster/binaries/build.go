@@ -50,19 +50,19 @@ func (b *builder) goVersion(ctx context.Context) (string, error) {
 }
 
 // goBuild runs go build, and says that it goes on where it takes long.
-func (b *builder) goBuild(ctx context.Context, p program, dir string, args, env []string) error {
+func (b *builder) goBuild(ctx context.Context, group []program, dir string, args, env []string) error {
 	var out output
 	stop := heartbeat.Start(beatEvery, func(elapsed time.Duration) {
 		told := ""
-		if !p.test { // the go command names no packages then
+		if !group[0].test { // the go command names no packages then
 			told = fmt.Sprintf(", %d packages compiled", out.lineCount())
 		}
-		fmt.Fprintf(b.progress, "building %s … %.0f s%s\n", p.name, elapsed.Seconds(), told)
+		fmt.Fprintf(b.progress, "building %s … %.0f s%s\n", named(group), elapsed.Seconds(), told)
 	})
 	err := b.run(ctx, dir, env, args, &out)
 	stop()
 	if err != nil {
-		return fmt.Errorf("building %s, %w\n%s", p.pkg, err, out.tail(20))
+		return fmt.Errorf("building %s, %w\n%s", named(group), err, out.tail(20))
 	}
 	return nil
 }

@@ -66,42 +66,120 @@ func mainOf(p program) ([]byte, error) {
 	return main, nil
 }
 
-// cached returns the program from the cache and builds it where it is missing
-// or does not match its stamp.
-func (b *builder) cached(ctx context.Context, p program) (string, error) {
+// cached returns programs of one group from the cache and builds those that are
+// missing or do not match their stamps.
+func (b *builder) cached(ctx context.Context, group ...program) ([]string, error) {
 	version, err := b.goVersion(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	k, err := key(p, version)
-	if err != nil {
-		return "", err
+	targets := make([]string, len(group))
+	for i, p := range group {
+		k, err := key(p, version)
+		if err != nil {
+			return nil, err
+		}
+		targets[i] = filepath.Join(b.cache, "bin", k, p.name)
 	}
-	dir := filepath.Join(b.cache, "bin", k)
-	target := filepath.Join(dir, p.name)
-	if intact(target) {
-		return target, nil
+	// Everybody locks in the order of names, so that nobody waits in a ring.
+	var missing []target
+	for i, p := range group {
+		if !intact(targets[i]) {
+			missing = append(missing, target{p, targets[i]})
+		}
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("making the cache, %w", err)
+	slices.SortFunc(missing, func(a, b target) int { return strings.Compare(a.path, b.path) })
+	for _, t := range missing {
+		unlock, err := b.lock(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
 	}
-	unlock, err := Lock(ctx, filepath.Join(dir, "."+p.name+".lock"), func() {
-		fmt.Fprintf(b.progress, "waiting for another process that builds %s %s\n", p.name, p.version)
+	missing = slices.DeleteFunc(missing, func(t target) bool { return intact(t.path) })
+	if len(missing) == 0 {
+		return targets, nil
+	}
+	slices.SortFunc(missing, func(a, b target) int {
+		return slices.Index(targets, a.path) - slices.Index(targets, b.path)
 	})
-	if err != nil {
-		return "", fmt.Errorf("locking the cache, %w", err)
-	}
-	defer unlock()
-	if intact(target) {
-		return target, nil
-	}
-	return target, b.build(ctx, p, dir, target)
+	return targets, b.build(ctx, missing)
 }
 
-// build makes the program under another name, writes the stamp and gives the
-// program its name last. The caller holds the program's lock.
-func (b *builder) build(ctx context.Context, p program, dir, target string) error {
-	old, err := filepath.Glob(filepath.Join(dir, "."+p.name+".new-*"))
+// target is a program and where it belongs in the cache.
+type target struct {
+	program
+	path string
+}
+
+func (b *builder) lock(ctx context.Context, t target) (unlock func(), err error) {
+	dir := filepath.Dir(t.path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the cache, %w", err)
+	}
+	unlock, err = Lock(ctx, filepath.Join(dir, "."+t.name+".lock"), func() {
+		fmt.Fprintf(b.progress, "waiting for another process that builds %s %s\n", t.name, t.version)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("locking the cache, %w", err)
+	}
+	return unlock, nil
+}
+
+// build makes programs of one group under other names, writes the stamps and
+// gives the programs their names last. The caller holds their locks.
+func (b *builder) build(ctx context.Context, targets []target) error {
+	group, first := make([]program, len(targets)), targets[0]
+	var expect time.Duration
+	for i, t := range targets {
+		group[i] = t.program
+		expect += t.expect
+		if err := removeLeft(t); err != nil {
+			return err
+		}
+	}
+	work, err := os.MkdirTemp(filepath.Dir(first.path), "."+first.name+".new-")
+	if err != nil {
+		return fmt.Errorf("making a folder to build in, %w", err)
+	}
+	defer os.RemoveAll(work)
+	if err := writeModule(work, first.program); err != nil {
+		return err
+	}
+	if len(first.packages) > 0 {
+		if err := b.install(ctx, first.packages...); err != nil {
+			return err
+		}
+	}
+	out := filepath.Join(work, "out")
+	if err := os.Mkdir(out, 0o755); err != nil {
+		return fmt.Errorf("making a folder to build in, %w", err)
+	}
+	fmt.Fprintf(b.progress, "building %s %s (first time, about %s on 2 cores)\n", named(group), first.version, about(expect))
+	start := time.Now()
+	into := out + "/"
+	if len(group) == 1 {
+		into = filepath.Join(out, first.name)
+	}
+	args := slices.Concat(goVerb(first.program), []string{"-v"}, buildFlags(first.program), []string{"-o", into})
+	for _, p := range group {
+		args = append(args, p.pkg)
+	}
+	if err := b.goBuild(ctx, group, work, args, moduleEnv(first.cgo)); err != nil {
+		return err
+	}
+	for _, t := range targets {
+		if err := takeOver(filepath.Join(out, t.name), t.path); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(b.progress, "built %s %s in %.0f s\n", named(group), first.version, time.Since(start).Seconds())
+	return nil
+}
+
+// removeLeft removes what a build of the program left that was broken off.
+func removeLeft(t target) error {
+	old, err := filepath.Glob(filepath.Join(filepath.Dir(t.path), "."+t.name+".new-*"))
 	if err != nil {
 		return err
 	}
@@ -110,12 +188,11 @@ func (b *builder) build(ctx context.Context, p program, dir, target string) erro
 			return fmt.Errorf("removing what a broken-off build left, %w", err)
 		}
 	}
-	work, err := os.MkdirTemp(dir, "."+p.name+".new-")
-	if err != nil {
-		return fmt.Errorf("making a folder to build in, %w", err)
-	}
-	defer os.RemoveAll(work)
+	return nil
+}
 
+// writeModule makes the folder the throw-away module of the program.
+func writeModule(dir string, p program) error {
 	mod, sum, err := moduleOf(p)
 	if err != nil {
 		return err
@@ -129,33 +206,25 @@ func (b *builder) build(ctx context.Context, p program, dir, target string) erro
 		files["main.go"] = main
 	}
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(work, name), content, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			return fmt.Errorf("writing the pinned module, %w", err)
 		}
 	}
-	if len(p.packages) > 0 {
-		if err := b.install(ctx, p.packages...); err != nil {
-			return err
-		}
-	}
-	out := filepath.Join(work, p.name)
-	fmt.Fprintf(b.progress, "building %s %s (first time, about %s on 2 cores)\n", p.name, p.version, about(p.expect))
-	start := time.Now()
-	args := slices.Concat(goVerb(p), []string{"-v"}, buildFlags(p), []string{"-o", out, p.pkg})
-	if err := b.goBuild(ctx, p, work, args, moduleEnv(p.cgo)); err != nil {
-		return err
-	}
-	sumOf, err := digest(out)
+	return nil
+}
+
+// takeOver stamps a program that was built and moves it into place.
+func takeOver(built, target string) error {
+	sum, err := digest(built)
 	if err != nil {
 		return fmt.Errorf("reading what was built, %w", err)
 	}
-	if err := replaceFile(stampOf(target), []byte(sumOf+"\n")); err != nil {
+	if err := replaceFile(stampOf(target), []byte(sum+"\n")); err != nil {
 		return fmt.Errorf("writing the stamp, %w", err)
 	}
-	if err := os.Rename(out, target); err != nil {
+	if err := os.Rename(built, target); err != nil {
 		return fmt.Errorf("moving the program into place, %w", err)
 	}
-	fmt.Fprintf(b.progress, "built %s %s in %.0f s\n", p.name, p.version, time.Since(start).Seconds())
 	return nil
 }
 

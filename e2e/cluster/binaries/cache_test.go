@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -45,9 +46,15 @@ func (f *fakeGo) run(_ context.Context, dir string, env, args []string, out io.W
 	if !slices.Contains(env, "GOWORK=off") || !slices.Contains(args, "-mod=readonly") {
 		return errors.New("the caller's workspace or an unpinned module would be used")
 	}
-	target := args[slices.Index(args, "-o")+1]
-	if err := os.WriteFile(target, []byte(f.content), 0o755); err != nil {
-		return err
+	at := slices.Index(args, "-o") + 1
+	for _, pkg := range args[at+1:] {
+		target := args[at]
+		if strings.HasSuffix(target, "/") {
+			target = filepath.Join(target, path.Base(pkg))
+		}
+		if err := os.WriteFile(target, []byte(f.content), 0o755); err != nil {
+			return err
+		}
 	}
 	fmt.Fprint(out, f.said)
 	return f.err
@@ -86,11 +93,64 @@ func TestBuiltOnceAndThenFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if first != second || f.builds.Load() != 1 {
+	if !slices.Equal(first, second) || f.builds.Load() != 1 {
 		t.Errorf("paths %s and %s after %d builds, want one build", first, second, f.builds.Load())
 	}
 	if got, want := files(t, b.cache), []string{".kwok.sha256", "kwok"}; !slices.Equal(got, want) {
 		t.Errorf("the cache holds %v, want %v", got, want)
+	}
+}
+
+// What shares a module and flags is built by one run of the go command, and of
+// that only what is missing.
+func TestAGroupIsBuiltInOneRun(t *testing.T) {
+	other := fakeProgram
+	other.name, other.pkg = "other", "example.test/other"
+	f := &fakeGo{content: "program"}
+	b := newBuilder(t, f)
+	if _, err := b.cached(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	third := fakeProgram
+	third.name, third.pkg = "third", "example.test/third"
+	paths, err := b.cached(t.Context(), fakeProgram, other, third)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{fakeProgram.name, "other", "third"} {
+		if filepath.Base(paths[i]) != name || !intact(paths[i]) {
+			t.Errorf("program %s is %s", name, paths[i])
+		}
+	}
+	if f.builds.Load() != 2 {
+		t.Errorf("%d runs, want one for the first and one for the two that were missing", f.builds.Load())
+	}
+	if got, want := files(t, b.cache), []string{".kwok.sha256", ".other.sha256", ".third.sha256", "kwok", "other", "third"}; !slices.Equal(got, want) {
+		t.Errorf("the cache holds %v, want %v", got, want)
+	}
+}
+
+func TestGroups(t *testing.T) {
+	wanted, err := inBuildOrder(append(Node(), LadderScheduler, LadderController, E2ETest, Ginkgo))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, g := range groups(wanted) {
+		var names []string
+		for _, p := range g {
+			names = append(names, p.name)
+		}
+		got = append(got, strings.Join(names, " "))
+	}
+	want := []string{
+		"etcd",
+		"kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kubeadm kube-proxy",
+		"containerd containerd-shim-runc-v2 ctr crictl host-local loopback ptp portmap",
+		"runc", "coredns", "pause", "ladder-scheduler", "ladder-controller", "e2e.test", "ginkgo",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("groups are %q, want %q", got, want)
 	}
 }
 
@@ -107,10 +167,11 @@ func TestADamagedProgramIsBuiltAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeGo{content: "program"}
 			b := newBuilder(t, f)
-			path, err := b.cached(t.Context(), fakeProgram)
+			paths, err := b.cached(t.Context(), fakeProgram)
 			if err != nil {
 				t.Fatal(err)
 			}
+			path := paths[0]
 			if err := damage(path); err != nil {
 				t.Fatal(err)
 			}
@@ -172,9 +233,9 @@ func TestManyAtOnceBuildOnce(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			b := &builder{cache: cache, progress: io.Discard, run: f.run}
-			path, err := b.cached(t.Context(), fakeProgram)
-			if err != nil || !intact(path) {
-				t.Errorf("%s, %v", path, err)
+			paths, err := b.cached(t.Context(), fakeProgram)
+			if err != nil || !intact(paths[0]) {
+				t.Errorf("%s, %v", paths, err)
 			}
 		})
 	}

@@ -86,7 +86,7 @@ func (b *builder) buildOwn(ctx context.Context, p program) (string, error) {
 	defer told.Stop()
 	args := []string{"build", "-v", "-buildvcs=false", "-trimpath", noDWARF, "-ldflags=-s -w", "-o", target, "./" + pkg}
 	start := time.Now()
-	if err := b.goBuild(ctx, p, src, args, append(os.Environ(), enabled)); err != nil {
+	if err := b.goBuild(ctx, []program{p}, src, args, append(os.Environ(), enabled)); err != nil {
 		return "", err
 	}
 	if !told.Stop() {
