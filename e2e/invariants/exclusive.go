@@ -25,7 +25,7 @@ type poolID struct{ driver, pool string }
 // saw.
 func ExclusiveDevices(h History) Report {
 	c := &holders{claims: map[types.UID]*holding{}, slices: map[types.UID]*resourcev1.ResourceSlice{}}
-	for _, e := range h.byVersion() {
+	for _, e := range h.ByVersion() {
 		switch {
 		case e.Claim != nil:
 			c.claim(e)
@@ -34,7 +34,7 @@ func ExclusiveDevices(h History) Report {
 		}
 	}
 	seen, collisions := containers(h)
-	return conclude(exclusive, c.checked+seen, append(c.violations, collisions...), h.gaps())
+	return conclude(exclusive, c.checked+seen, append(c.violations, collisions...), h.Gaps())
 }
 
 // holding is what a claim has.

@@ -32,7 +32,7 @@ func FreedDevices(h History, within time.Duration) Report {
 	claims := lifetimes(h)
 	end := h.end()
 	var violations, missing []string
-	missing = append(missing, h.gaps()...)
+	missing = append(missing, h.Gaps()...)
 	checked := 0
 	for _, uid := range sortedByDue(claims) {
 		l := claims[uid]

@@ -11,28 +11,38 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 // History is what was observed, in the order of observation.
 type History []Entry
 
-// Entry is one observation: exactly one of Pod, Claim, Slice, Host, Probe and
-// Gap is set.
+// Entry is one observation: exactly one of what follows the type is set.
 type Entry struct {
 	// At is when it was observed.
 	At time.Time `json:"at"`
-	// Type says what happened to the Pod, Claim or Slice: ADDED, MODIFIED or
-	// DELETED. The object is as it was afterwards, or last.
-	Type  watch.EventType           `json:"type,omitempty"`
-	Pod   *corev1.Pod               `json:"pod,omitempty"`
-	Claim *resourcev1.ResourceClaim `json:"claim,omitempty"`
-	Slice *resourcev1.ResourceSlice `json:"slice,omitempty"`
-	Host  *Host                     `json:"host,omitempty"`
-	Probe *Probe                    `json:"probe,omitempty"`
+	// Type says what happened to the object: ADDED, MODIFIED or DELETED. The
+	// object is as it was afterwards, or last.
+	Type     watch.EventType              `json:"type,omitempty"`
+	Pod      *corev1.Pod                  `json:"pod,omitempty"`
+	Claim    *resourcev1.ResourceClaim    `json:"claim,omitempty"`
+	Slice    *resourcev1.ResourceSlice    `json:"slice,omitempty"`
+	Quota    *v1alpha1.TenantQuota        `json:"quota,omitempty"`
+	Node     *corev1.Node                 `json:"node,omitempty"`
+	Rule     *resourcev1.DeviceTaintRule  `json:"rule,omitempty"`
+	Revision *v1alpha1.PolicyRevision     `json:"revision,omitempty"`
+	Record   *v1alpha1.AllocationDecision `json:"record,omitempty"`
+	Event    *eventsv1.Event              `json:"event,omitempty"`
+	Host     *Host                        `json:"host,omitempty"`
+	Probe    *Probe                       `json:"probe,omitempty"`
+	// Started says that a scheduler was started.
+	Started bool `json:"started,omitempty"`
 	// Gap says why changes before this entry may have gone unseen.
 	Gap string `json:"gap,omitempty"`
 }
@@ -65,15 +75,27 @@ func (e *Entry) object() metav1.Object {
 		return e.Claim
 	case e.Slice != nil:
 		return e.Slice
+	case e.Quota != nil:
+		return e.Quota
+	case e.Node != nil:
+		return e.Node
+	case e.Rule != nil:
+		return e.Rule
+	case e.Revision != nil:
+		return e.Revision
+	case e.Record != nil:
+		return e.Record
+	case e.Event != nil:
+		return e.Event
 	default:
 		return nil
 	}
 }
 
-// version is the revision of the store at which the entry's object became what
+// Version is the revision of the store at which the entry's object became what
 // it is; false for observations of other things. Kubernetes promises since 1.35
 // that the versions of one cluster's objects can be compared as numbers.
-func (e *Entry) version() (uint64, bool) {
+func (e *Entry) Version() (uint64, bool) {
 	object := e.object()
 	if object == nil {
 		return 0, false
@@ -82,19 +104,19 @@ func (e *Entry) version() (uint64, bool) {
 	return v, err == nil
 }
 
-// byVersion returns the entries about API objects in the order in which the
+// ByVersion returns the entries about API objects in the order in which the
 // changes happened. Each kind is watched on its own, so observation alone says
 // little about the order between a claim and a slice.
-func (h History) byVersion() History {
+func (h History) ByVersion() History {
 	var objects History
 	for _, e := range h {
-		if _, ok := e.version(); ok {
+		if _, ok := e.Version(); ok {
 			objects = append(objects, e)
 		}
 	}
 	slices.SortStableFunc(objects, func(a, b Entry) int {
-		x, _ := a.version()
-		y, _ := b.version()
+		x, _ := a.Version()
+		y, _ := b.Version()
 		switch {
 		case x < y:
 			return -1
@@ -107,8 +129,8 @@ func (h History) byVersion() History {
 	return objects
 }
 
-// gaps are the reasons why the history may lack something.
-func (h History) gaps() []string {
+// Gaps are the reasons why the history may lack something.
+func (h History) Gaps() []string {
 	var gaps []string
 	for _, e := range h {
 		if e.Gap != "" {

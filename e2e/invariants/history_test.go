@@ -141,7 +141,7 @@ func TestHistoryIsKeptAsJSONLines(t *testing.T) {
 func TestOrderIsThatOfVersions(t *testing.T) {
 	early, late := claimOf("a"), claimOf("b")
 	early.ResourceVersion, late.ResourceVersion = "99", "100"
-	got := History{{Claim: late}, {Host: &Host{}}, {Claim: early}}.byVersion()
+	got := History{{Claim: late}, {Host: &Host{}}, {Claim: early}}.ByVersion()
 	if len(got) != 2 || got[0].Claim != early || got[1].Claim != late {
 		t.Errorf("order %v", got)
 	}

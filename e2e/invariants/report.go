@@ -25,6 +25,9 @@ type Report struct {
 	Verdict   Verdict
 	// Checked counts what could have broken the promise.
 	Checked int
+	// Unjudged counts what could not be judged by itself: nobody wrote down when
+	// it was decided, or it was gone before its time was over.
+	Unjudged int
 	// Findings say what was wrong, or what is missing, in the order of time.
 	Findings []string
 }
@@ -32,7 +35,11 @@ type Report struct {
 // String is the report in one line for each finding.
 func (r *Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s (%d checked)", r.Invariant, r.Verdict, r.Checked)
+	fmt.Fprintf(&b, "%s: %s (%d checked", r.Invariant, r.Verdict, r.Checked)
+	if r.Unjudged > 0 {
+		fmt.Fprintf(&b, ", %d not judged", r.Unjudged)
+	}
+	b.WriteString(")")
 	for _, f := range r.Findings {
 		b.WriteString("\n  ")
 		b.WriteString(f)

@@ -1,6 +1,6 @@
 // Package watchlog follows the objects of a cluster by watching them. It keeps
-// every change of Pods, claims and slices as an [invariants.History], and the
-// newest state of all that it follows, and it tells when something changed: so
+// every change of what a history can hold as an [invariants.History], and
+// the newest state of all that it follows, and it tells when something changed: so
 // a test waits for events instead of asking again and again, and what it waited
 // through is judged afterwards.
 package watchlog
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"gpuladder.dev/ladder/e2e/invariants"
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 // Log is a running record. Its methods may be called from several goroutines.
@@ -190,6 +192,18 @@ func (l *Log) record(gvk schema.GroupVersionKind, kind watch.EventType, object c
 		entry.Claim = o
 	case *resourcev1.ResourceSlice:
 		entry.Slice = o
+	case *v1alpha1.TenantQuota:
+		entry.Quota = o
+	case *corev1.Node:
+		entry.Node = o
+	case *resourcev1.DeviceTaintRule:
+		entry.Rule = o
+	case *v1alpha1.PolicyRevision:
+		entry.Revision = o
+	case *v1alpha1.AllocationDecision:
+		entry.Record = o
+	case *eventsv1.Event:
+		entry.Event = o
 	default:
 		keep = false
 	}
@@ -238,6 +252,14 @@ func (l *Log) History() invariants.History {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.history)
+}
+
+// Since returns what was recorded after the first n entries, for those who keep
+// up with a long record.
+func (l *Log) Since(n int) invariants.History {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.history[min(n, len(l.history)):])
 }
 
 func (l *Log) get(gvk schema.GroupVersionKind, key client.ObjectKey) client.Object {

@@ -11,11 +11,14 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 func podIn(namespace, name string) *corev1.Pod {
@@ -105,6 +108,8 @@ func TestLogFollows(t *testing.T) {
 			said = append(said, string(e.Type)+" "+e.Pod.Name)
 		case e.Claim != nil:
 			said = append(said, string(e.Type)+" "+e.Claim.Name)
+		case e.Node != nil:
+			said = append(said, string(e.Type)+" "+e.Node.Name)
 		default:
 			t.Errorf("unexpected entry %+v", e)
 		}
@@ -113,10 +118,38 @@ func TestLogFollows(t *testing.T) {
 		}
 	}
 	all := strings.Join(said, ", ")
-	for _, want := range []string{"ADDED before", "ADDED x", "ADDED y", "ADDED claim", "DELETED x"} {
+	for _, want := range []string{"ADDED before", "ADDED x", "ADDED y", "ADDED claim", "ADDED node", "DELETED x"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("the history lacks %q: %s", want, all)
 		}
+	}
+}
+
+// Quotas are part of the history, and who keeps up with it is told each entry
+// once.
+func TestLogKeepsQuotas(t *testing.T) {
+	kinds := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(kinds); err != nil {
+		t.Fatal(err)
+	}
+	c, watching := watchable(versioned(fake.NewClientBuilder().WithScheme(kinds).Build()))
+	l := started(t, c, &v1alpha1.TenantQuotaList{})
+	<-watching
+	var seen []string
+	for _, name := range []string{"a", "b"} {
+		before := len(seen)
+		if err := c.Create(t.Context(), &v1alpha1.TenantQuota{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+		await(t, l, "quota "+name, func() bool {
+			for _, e := range l.Since(len(seen)) {
+				seen = append(seen, e.Quota.Name)
+			}
+			return len(seen) > before
+		})
+	}
+	if strings.Join(seen, " ") != "a b" || len(l.Since(2)) != 0 || len(l.Since(9)) != 0 {
+		t.Errorf("seen %q and then %v", seen, l.Since(2))
 	}
 }
 
