@@ -41,6 +41,7 @@ const (
 	isolationUnsatisfied
 	capacityTooSmall
 	quotaExceeded
+	groupNotServed
 	topologyUnsatisfied
 	notEnoughDevices
 	tierNotReached
@@ -70,6 +71,7 @@ var reasons = [numCodes]v1alpha1.Reason{
 	isolationUnsatisfied:    v1alpha1.ReasonIsolationUnsatisfied,
 	capacityTooSmall:        v1alpha1.ReasonCapacityTooSmall,
 	quotaExceeded:           v1alpha1.ReasonQuotaExceeded,
+	groupNotServed:          v1alpha1.ReasonGroupNotServed,
 	topologyUnsatisfied:     v1alpha1.ReasonTopologyUnsatisfied,
 	notEnoughDevices:        v1alpha1.ReasonNotEnoughDevices,
 	tierNotReached:          v1alpha1.ReasonTierNotReached,

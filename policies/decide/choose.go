@@ -45,6 +45,9 @@ func (r *run) rounds(order func(iter.Seq[*option]) iter.Seq[*option]) iter.Seq[i
 			return
 		}
 		for _, a := range r.prob.requests[0].alts {
+			if r.group.bars(a) {
+				continue
+			}
 			var offers iter.Seq[*option]
 			if s := r.answering(a); s != nil {
 				offers = r.offersBy(s, a)

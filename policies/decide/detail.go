@@ -70,6 +70,8 @@ func (r *run) detail(a *alternative, d *device, c code, at string) string {
 		}
 		_, taken := r.heldByOthers(d)
 		return r.capacityShort(d, a, taken)
+	case groupNotServed:
+		return r.group.why(a)
 	case quotaExceeded:
 		return r.budget.refuses(d.model, a.charge())
 	default:

@@ -90,8 +90,14 @@ func (st *State) inputDigest(q *Query) string {
 			refused = append(refused, name, q.NodeRejections[name])
 		}
 	}
-	return hashString(EngineVersion, st.Digest(), q.Pod.String(), q.Now.UTC().UnixNano(), refused,
-		max(q.Attempt, 1), st.opts.NodeChecks, st.opts.Examples)
+	parts := []any{
+		EngineVersion, st.Digest(), q.Pod.String(), q.Now.UTC().UnixNano(), refused,
+		max(q.Attempt, 1), st.opts.NodeChecks, st.opts.Examples,
+	}
+	if q.Group != nil {
+		parts = append(parts, q.Group)
+	}
+	return hashString(parts...)
 }
 
 // The contents below are what enters the digest.

@@ -160,6 +160,9 @@ func (r *run) codeOf(d *device, a *alternative, v verdict, notYet bool) code {
 	if c == eligible && !a.admin && !r.budget.allows(d.model, a.charge()) {
 		c = quotaExceeded
 	}
+	if c == eligible && r.group.bars(a) {
+		c = groupNotServed
+	}
 	return c
 }
 

@@ -192,6 +192,13 @@ var reasonCases = []struct {
 		},
 	},
 	{
+		reason: v1alpha1.ReasonGroupNotServed, name: "another tier is the group's", detail: "can serve 1 of the group's 2 Pods",
+		objects: []runtime.Object{aNode("n-1"), aSlice("n-1", aGPU("gpu-0", "H100")), ladder(), aPod("p")},
+		query: func(q *Query) {
+			q.Group = &GroupTier{Tier: 1, Why: []string{"the tier can serve 1 of the group's 2 Pods now"}}
+		},
+	},
+	{
 		reason: v1alpha1.ReasonTopologyUnsatisfied, name: "two NUMA nodes", detail: "must share resource.kubernetes.io/numaNode",
 		objects: []runtime.Object{aNode("n-1"), aSlice("n-1",
 			aGPU("gpu-0", "H100", attr("resource.kubernetes.io/numaNode", number(0))),

@@ -16,6 +16,7 @@ type run struct {
 	prob   *problem
 	now    time.Time
 	others map[string]string // nodes that others refused
+	group  *GroupTier
 	check  *nodeCheck
 	budget *budget
 	// relaxed asks what could ever be: every device free and untainted, nodes
@@ -53,6 +54,7 @@ func (st *State) newRun(prob *problem, q *Query, relaxed bool) *run {
 	if relaxed {
 		return r
 	}
+	r.group = q.Group
 	switch st.opts.NodeChecks {
 	case ExternalNodeChecks:
 		r.others = q.NodeRejections

@@ -46,9 +46,10 @@ func (r *run) ordinary() bool {
 }
 
 // answering is standing where it answers for this Pod as well: the tier may be
-// used by now, and what the tenant may not have is whole nodes.
+// used by now and is that of its group, and what the tenant may not have is
+// whole nodes.
 func (r *run) answering(a *alternative) *standing {
-	if r.waited() < a.after {
+	if r.waited() < a.after || r.group.bars(a) {
 		return nil
 	}
 	s := r.standing(a)

@@ -252,6 +252,9 @@ type Query struct {
 	NodeRejections map[string]string
 	// Attempt counts from 1; 0 means 1.
 	Attempt int32
+	// Group restricts a Pod that belongs to a group to the group's tier; nil:
+	// the Pod takes what it can get.
+	Group *GroupTier
 }
 
 // Decision is the record of an answer, with the Pod's namespace.

@@ -97,16 +97,17 @@ type query struct {
 	Now            time.Time         `json:"now"`
 	NodeRejections map[string]string `json:"nodeRejections,omitempty"`
 	Attempt        int32             `json:"attempt,omitempty"`
+	Group          *decide.GroupTier `json:"group,omitempty"`
 }
 
 func queryOf(q decide.Query) *query {
-	return &query{Namespace: q.Pod.Namespace, Pod: q.Pod.Name, Now: q.Now.UTC(), NodeRejections: q.NodeRejections, Attempt: q.Attempt}
+	return &query{Namespace: q.Pod.Namespace, Pod: q.Pod.Name, Now: q.Now.UTC(), NodeRejections: q.NodeRejections, Attempt: q.Attempt, Group: q.Group}
 }
 
 func (q *query) decide() decide.Query {
 	return decide.Query{
 		Pod: types.NamespacedName{Namespace: q.Namespace, Name: q.Pod},
-		Now: q.Now, NodeRejections: q.NodeRejections, Attempt: q.Attempt,
+		Now: q.Now, NodeRejections: q.NodeRejections, Attempt: q.Attempt, Group: q.Group,
 	}
 }
 

@@ -179,6 +179,12 @@ func (r *Recorder) Candidates(q decide.Query) (iter.Seq[decide.Candidate], error
 // error a Pod gets.
 func (r *Recorder) FaultyNodes(q decide.Query) ([]string, error) { return r.state.FaultyNodes(q) }
 
+// TierForGroup is State.TierForGroup. It is not written, since it changes
+// nothing and the queries that follow from its answer hold it.
+func (r *Recorder) TierForGroup(q decide.GroupQuery) (*decide.GroupTier, error) {
+	return r.state.TierForGroup(q)
+}
+
 // Assume is State.Assume. The evidence of the decision is left out of the
 // entry: it stands with the decision itself.
 func (r *Recorder) Assume(d *decide.Decision, inFlight bool) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -107,7 +108,9 @@ func startServer(t *testing.T) {
 		env.CRDs = append(env.CRDs, crd)
 	}
 	// Nobody would take the taint of new nodes off again.
-	env.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "TaintNodesByCondition", "ServiceAccount")
+	env.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "TaintNodesByCondition", "ServiceAccount").
+		Append("feature-gates", "GenericWorkload=true").
+		Append("runtime-config", "scheduling.k8s.io/v1beta1=true")
 	config, err := env.Start()
 	require.NoError(t, err)
 	server.env = env
@@ -135,7 +138,7 @@ func (c *cluster) clear() {
 		&corev1.PodList{}, &resourceapi.ResourceClaimList{}, &resourceapi.ResourceSliceList{}, &resourceapi.DeviceClassList{},
 		&resourceapi.DeviceTaintRuleList{}, &corev1.NodeList{}, &v1alpha1.AcceleratorPolicyList{}, &v1alpha1.PolicyRevisionList{},
 		&v1alpha1.TenantQuotaList{}, &v1alpha1.AllocationDecisionList{},
-		&corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}, &storagev1.StorageClassList{},
+		&schedulingv1beta1.PodGroupList{}, &corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}, &storagev1.StorageClassList{},
 	}
 	for _, list := range lists {
 		require.NoError(c.t, c.List(ctx, list))

@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -35,14 +34,8 @@ func TestProcess(t *testing.T) {
 	c.addFleet(small(1))
 	c.addPolicy("h100", ladderOf("H100"))
 	port := freePort(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	process := exec.CommandContext(ctx, os.Args[0],
-		"--kubeconfig="+server.kubeconfig, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
+	process := c.startProcess("--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
 		"--leader-elect=true", "--leader-elect-resource-namespace=default")
-	process.Env = append(os.Environ(), asProcess+"=1")
-	process.Stderr = &testWriter{t}
-	require.NoError(t, process.Start())
 	c.addPod("pod", "h100")
 	assert.Equal(t, "h100-0000/gpu-0", c.placed("pod"))
 	client := &http.Client{Transport: &http.Transport{
@@ -66,6 +59,17 @@ func TestProcess(t *testing.T) {
 	}
 	assert.Equal(t, "H100 (tier t0, revision 1): h100-0000/h100-0000/gpu-0", conditionOf(c.pod("pod")).Message, "told before it ended")
 	require.NoError(t, c.Delete(t.Context(), lease))
+}
+
+// startProcess runs ladder-scheduler as a process of its own, at most until the
+// test ends.
+func (c *cluster) startProcess(args ...string) *exec.Cmd {
+	c.t.Helper()
+	process := exec.CommandContext(c.t.Context(), os.Args[0], append([]string{"--kubeconfig=" + server.kubeconfig}, args...)...)
+	process.Env = append(os.Environ(), asProcess+"=1")
+	process.Stderr = &testWriter{c.t}
+	require.NoError(c.t, process.Start())
+	return process
 }
 
 func freePort(t *testing.T) int {

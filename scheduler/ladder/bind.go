@@ -59,6 +59,9 @@ func (p *Plugin) PostBind(_ context.Context, state fwk.CycleState, _ *corev1.Pod
 		return
 	}
 	p.core.waiting.forget(s.pod.UID)
+	if s.plan != nil {
+		p.core.groups.forget(s.plan.key)
+	}
 	d := s.reserved.decision
 	metrics.Requests.WithLabelValues(string(d.Outcome), d.Policy, d.Tier, models(d)).Inc()
 	if d.TierIndex != nil && *d.TierIndex > 0 && len(d.Tiers) > 0 {

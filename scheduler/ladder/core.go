@@ -33,6 +33,7 @@ type Engine interface {
 	Decide(q decide.Query) (*decide.Decision, error)
 	Candidates(q decide.Query) (iter.Seq[decide.Candidate], error)
 	FaultyNodes(q decide.Query) ([]string, error)
+	TierForGroup(q decide.GroupQuery) (*decide.GroupTier, error)
 	Assume(d *decide.Decision, inFlight bool) error
 	Digest() string
 }
@@ -71,6 +72,7 @@ type Core struct {
 	startErr  error
 	objects   Objects
 	waiting   *waiting
+	groups    *groups
 	holders   holders
 	publisher *outcome.Publisher
 }
@@ -84,6 +86,7 @@ func NewCore(engine Engine, c clock.WithDelayedExecution, logger klog.Logger) *C
 		clock:    c,
 		inFlight: inFlight,
 		engine:   engine,
+		groups:   newGroups(),
 		mirror:   mirror.New(engine, inFlight, logger),
 	}
 }
@@ -216,6 +219,9 @@ func everyPod(*corev1.Pod) bool { return true }
 func (c *Core) gone(pod *corev1.Pod) {
 	c.mirror.Note(pod, true)
 	c.waiting.forget(pod.UID)
+	if key, ok := groupKeyOf(pod); ok {
+		c.groups.forget(key)
+	}
 	c.publisher.Forget(pod.UID)
 }
 

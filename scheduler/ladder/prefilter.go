@@ -49,7 +49,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	if err := p.recheckAllocated(claims); err != nil {
 		return nil, p.lost(pod, err)
 	}
-	if err := p.nextPart(s, nodes); err != nil {
+	if err := p.nextPart(state, s, nodes); err != nil {
 		return nil, p.undecided(s, err)
 	}
 	if len(s.faulty) > 0 {
@@ -103,7 +103,7 @@ func (p *Plugin) claimsToDecide(pod *corev1.Pod) ([]podClaim, bool) {
 
 // nextPart brings the engine up to date and takes the next part of its order,
 // unless others have to be tried before the Pod.
-func (p *Plugin) nextPart(s *search, nodes []fwk.NodeInfo) error {
+func (p *Plugin) nextPart(state fwk.CycleState, s *search, nodes []fwk.NodeInfo) error {
 	c := p.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,6 +118,9 @@ func (p *Plugin) nextPart(s *search, nodes []fwk.NodeInfo) error {
 	}
 	s.seen.gains = c.mirror.Gains()
 	s.observe(c.engine.Digest())
+	if err := p.planGroup(state, s); err != nil {
+		return err
+	}
 	if faulty, err := p.probe(s); err != nil || faulty {
 		return err
 	}
@@ -211,6 +214,7 @@ func (p *Plugin) nothingLeft(ctx context.Context, state fwk.CycleState, s *searc
 	}
 	metrics.Requests.WithLabelValues(string(d.Outcome), d.Policy, "", "").Inc()
 	status := p.park(s.pod, outcome.OfDecision(s.pod, d), p.nextTier(s, d), holdOf(d.Class), s.seen)
+	p.tryNextTier(s, d)
 	p.offerPreemption(ctx, state, s, nodes)
 	return status
 }

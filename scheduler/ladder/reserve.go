@@ -30,7 +30,14 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 	if s == nil {
 		return p.DynamicResources.Reserve(ctx, state, pod, nodeName)
 	}
-	d, err := p.record(ctx, state, s, nodeName)
+	q, err := p.queryFor(ctx, state, s, nodeName)
+	if err != nil {
+		return p.mismatch(ctx, pod, "node", err)
+	}
+	d, err := p.record(q, nodeName)
+	if err != nil && s.reserved != nil {
+		return p.failed(s, s.reserved.decision, &BindError{v1alpha1.FailureBindConflict, err})
+	}
 	if err != nil {
 		return p.mismatch(ctx, pod, "node", err)
 	}
@@ -41,7 +48,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 		p.mismatch(ctx, pod, "devices", err)
 		return p.failed(s, d, &BindError{v1alpha1.FailureBindConflict, err})
 	}
-	reserved, err := p.reserve(s, d, nodeName)
+	reserved, err := p.reserve(s, q, d, nodeName)
 	if err != nil {
 		return p.failed(s, d, err)
 	}
@@ -50,24 +57,45 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 	return nil
 }
 
-// record builds the decision for the chosen node.
-func (p *Plugin) record(ctx context.Context, state fwk.CycleState, s *search, nodeName string) (*decide.Decision, error) {
+// queryFor is the question to which the chosen node is the answer.
+func (p *Plugin) queryFor(ctx context.Context, state fwk.CycleState, s *search, nodeName string) (decide.Query, error) {
+	if s.reserved != nil {
+		return s.reserved.query, p.reserveAgain()
+	}
 	rank, ok := s.rank[nodeName]
 	if !ok {
-		return nil, fmt.Errorf("%w: node %s was not in the order", ErrMismatch, nodeName)
+		return decide.Query{}, fmt.Errorf("%w: node %s was not in the order", ErrMismatch, nodeName)
 	}
 	q := s.query()
 	q.NodeRejections = maps.Clone(s.refused)
 	for _, c := range s.part[:rank] {
 		why, err := p.whyNot(ctx, state, s.pod, c.Node)
 		if err != nil {
-			return nil, err
+			return decide.Query{}, err
 		}
 		q.NodeRejections[c.Node] = why
 	}
 	if len(q.NodeRejections) == 0 {
 		q.NodeRejections = nil
 	}
+	return q, nil
+}
+
+// reserveAgain brings the engine up to date for the second time that a Pod of a
+// group is reserved for: what was reserved the first time has been given back,
+// for it and for those after it. What other plugins said then still counts.
+func (p *Plugin) reserveAgain() error {
+	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return fmt.Errorf("listing nodes, %w", err)
+	}
+	p.core.mu.Lock()
+	defer p.core.mu.Unlock()
+	return p.core.mirror.Sync(nodes, p.dra)
+}
+
+// record builds the decision for the chosen node.
+func (p *Plugin) record(q decide.Query, nodeName string) (*decide.Decision, error) {
 	d, err := p.core.decide(q)
 	if err != nil {
 		return nil, fmt.Errorf("building the record, %w", err)
@@ -148,12 +176,12 @@ func sortDevices(devices []device) {
 }
 
 // reserve charges the decision and notes the versions that PreBind checks.
-func (p *Plugin) reserve(s *search, d *decide.Decision, nodeName string) (*reservation, error) {
+func (p *Plugin) reserve(s *search, q decide.Query, d *decide.Decision, nodeName string) (*reservation, error) {
 	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(nodeName)
 	if err != nil {
 		return nil, fmt.Errorf("reserving on node %s, %w", nodeName, err)
 	}
-	r := &reservation{decision: d, quota: versionOf(p.core.objects.Quota(s.pod.Namespace)), node: info.Node()}
+	r := &reservation{query: q, decision: d, quota: versionOf(p.core.objects.Quota(s.pod.Namespace)), node: info.Node()}
 	allocated := p.allocatedTo(s)
 	for _, decided := range d.Devices {
 		key := view.PoolKey{Driver: decided.Driver, Pool: decided.Pool}

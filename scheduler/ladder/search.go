@@ -70,6 +70,8 @@ type search struct {
 	// nominated is true until the nominated node was refused once: see Filter.
 	nominated atomic.Bool
 
+	// plan is what the Pod's group keeps to, where it belongs to one.
+	plan     *groupPlan
 	reserved *reservation
 }
 
@@ -81,6 +83,7 @@ type podClaim struct {
 
 // reservation is what Reserve promised, kept for PreBind.
 type reservation struct {
+	query    decide.Query
 	decision *decide.Decision
 	devices  []reservedDevice
 	node     *corev1.Node
@@ -122,7 +125,7 @@ func begin(state fwk.CycleState, pod *corev1.Pod, now time.Time, left *search) *
 		return s
 	}
 	if left != nil {
-		left.pod, left.now = pod, now
+		left.pod, left.now, left.plan = pod, now, nil
 		left.attempt++
 		state.Write(searchKey, left)
 		return left
@@ -149,6 +152,9 @@ func (s *search) query() decide.Query {
 	q := decide.Query{Pod: keyOf(s.pod), Now: s.now, Attempt: s.attempt}
 	if len(s.refused) > 0 {
 		q.NodeRejections = s.refused
+	}
+	if s.plan != nil {
+		q.Group = s.plan.tier
 	}
 	return q
 }

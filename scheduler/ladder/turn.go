@@ -116,6 +116,9 @@ func (w *waiting) ahead(pod *corev1.Pod, gains uint64) []*corev1.Pod {
 	here, now, settled := placeOfPod(pod), w.clock.Now(), true
 	var before []*corev1.Pod
 	for _, p := range w.parked {
+		if p.pod.Spec.SchedulingGroup != nil {
+			continue // it is tried with its group only
+		}
 		missed := !p.woken.IsZero() && now.Sub(p.woken) > turnTimeout
 		if p.hold != nil || p.gains >= gains || p.pod.UID == pod.UID || missed {
 			continue

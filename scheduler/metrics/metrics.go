@@ -33,7 +33,7 @@ var (
 	DecisionSeconds = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem:      subsystem,
 		Name:           "decision_seconds",
-		Help:           "Time for one step of a decision in seconds: sync (bring the state up to date), candidates (find the best nodes), record (build the record).",
+		Help:           "Time for one step of a decision in seconds: sync (bring the state up to date), group (find the tier of a PodGroup), candidates (find the best nodes), record (build the record).",
 		Buckets:        metrics.ExponentialBuckets(0.0001, 2, 15),
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"step"})

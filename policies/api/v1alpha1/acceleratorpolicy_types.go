@@ -77,6 +77,11 @@ type AcceleratorPolicySpec struct {
 	// +kubebuilder:default=Never
 	MixModels MixModels `json:"mixModels,omitempty"`
 
+	// mixTiers says whether the Pods of one PodGroup may take different tiers.
+	// Empty means Never: they all take the first tier that can serve them all.
+	// +optional
+	MixTiers MixTiers `json:"mixTiers,omitempty"`
+
 	// preferAttributes are device attributes that the Pod's devices should
 	// share if possible: topology as a wish. constraints.matchAttributes is
 	// topology as a must.
@@ -233,6 +238,17 @@ const (
 	MixModelsNever MixModels = "Never"
 	// MixModelsWithinTier: any models of the chosen tier together.
 	MixModelsWithinTier MixModels = "WithinTier"
+)
+
+// MixTiers says whether the Pods of one PodGroup may take different tiers.
+// +kubebuilder:validation:Enum=Never;WithinGroup
+type MixTiers string
+
+const (
+	// MixTiersNever: the Pods of a PodGroup that follow the policy take one tier.
+	MixTiersNever MixTiers = "Never"
+	// MixTiersWithinGroup: each Pod takes the best tier that it can get.
+	MixTiersWithinGroup MixTiers = "WithinGroup"
 )
 
 // Preempts says whose devices may be taken back.

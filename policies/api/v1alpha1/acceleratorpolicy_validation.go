@@ -32,6 +32,9 @@ func (s *AcceleratorPolicySpec) Validate(path *field.Path) field.ErrorList {
 	errs = append(errs, s.validateTiers(path.Child("tiers"))...)
 	errs = append(errs, validateEnum(s.Ranking, path.Child("ranking"), RankingPacked, RankingSpread)...)
 	errs = append(errs, validateEnum(s.MixModels, path.Child("mixModels"), MixModelsNever, MixModelsWithinTier)...)
+	if s.MixTiers != "" {
+		errs = append(errs, validateEnum(s.MixTiers, path.Child("mixTiers"), MixTiersNever, MixTiersWithinGroup)...)
+	}
 	errs = append(errs, s.validatePreferAttributes(path.Child("preferAttributes"))...)
 	errs = append(errs, validateEnum(s.Preempts, path.Child("preempts"), PreemptsNever, PreemptsBorrowed, PreemptsLowerPriority)...)
 	errs = append(errs, validateLabelSelector(s.NamespaceSelector, path.Child("namespaceSelector"))...)

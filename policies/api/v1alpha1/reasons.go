@@ -55,6 +55,9 @@ const (
 	ReasonCapacityTooSmall Reason = "CapacityTooSmall"
 	// ReasonQuotaExceeded: the tenant's limit for the device's model would be passed.
 	ReasonQuotaExceeded Reason = "QuotaExceeded"
+	// ReasonGroupNotServed: the device would do, but the Pods of the Pod's
+	// PodGroup take one tier, and this one can't serve them.
+	ReasonGroupNotServed Reason = "GroupNotServed"
 	// ReasonTopologyUnsatisfied: no set of devices on the node meets the
 	// match or distinct constraints.
 	ReasonTopologyUnsatisfied Reason = "TopologyUnsatisfied"

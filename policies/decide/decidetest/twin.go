@@ -18,6 +18,9 @@ type Question struct {
 	// and not stand in Refused.
 	External bool
 	Refused  map[string]string
+	// GroupTier is the index of the only tier of the Pod's policy that its group
+	// takes, -1 where it takes none; nil: the Pod is on its own.
+	GroupTier *int
 }
 
 // DeviceID identifies a device.

@@ -32,11 +32,19 @@ func (w *world) judgeEverywhere(d *device, alt *alternative) v1alpha1.Reason {
 // judge is the first check that a device fails for an alternative, wherever it is.
 func (w *world) judge(d *device, alt *alternative) v1alpha1.Reason {
 	for _, check := range []func(*device, *alternative) v1alpha1.Reason{
-		w.checkTier, w.checkUse, w.checkTaints, checkHardware, w.checkCapacity, w.checkQuota,
+		w.checkTier, w.checkUse, w.checkTaints, checkHardware, w.checkCapacity, w.checkQuota, w.checkGroup,
 	} {
 		if r := check(d, alt); r != "" {
 			return r
 		}
+	}
+	return ""
+}
+
+// checkGroup: a Pod of a group takes no tier but the group's.
+func (w *world) checkGroup(_ *device, alt *alternative) v1alpha1.Reason {
+	if g := w.question.GroupTier; !w.relaxed && g != nil && alt.tier >= 0 && alt.tier != *g {
+		return v1alpha1.ReasonGroupNotServed
 	}
 	return ""
 }

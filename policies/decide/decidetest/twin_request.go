@@ -33,8 +33,10 @@ type ask struct {
 type alternative struct {
 	// title is the tier's name in records, result the request's in allocations.
 	title, result string
-	count         int
-	all, admin    bool
+	// tier is the place among the policy's tiers, -1 without a policy.
+	tier       int
+	count      int
+	all, admin bool
 	// oneModel: all devices must be of one model.
 	oneModel bool
 
@@ -165,9 +167,9 @@ func policyAsk(spec *v1alpha1.AcceleratorPolicySpec) *ask {
 		a.constraints = append(a.constraints, match(name))
 	}
 	a.wishes = spec.PreferAttributes
-	for _, t := range spec.Tiers {
+	for i, t := range spec.Tiers {
 		alt := &alternative{
-			title: t.Name, result: v1alpha1.RequestName + "/" + t.Name,
+			tier: i, title: t.Name, result: v1alpha1.RequestName + "/" + t.Name,
 			count: int(spec.CountOf(&t)), driver: cmp.Or(spec.Driver, v1alpha1.DriverName),
 			models: t.Models, selectors: t.Selectors, hard: spec.Constraints,
 			tolerations: policyTolerations(spec.OnUnhealthy),
@@ -221,7 +223,7 @@ func (c *Cluster) plainAsk(r resourceapi.DeviceRequest) (*ask, error) {
 	a := &ask{request: r.Name, ranking: v1alpha1.RankingPacked}
 	if e := r.Exactly; e != nil {
 		alt := &alternative{
-			title: r.Name, result: r.Name,
+			tier: -1, title: r.Name, result: r.Name,
 			count: max(int(e.Count), 1), all: e.AllocationMode == resourceapi.DeviceAllocationModeAll,
 			admin: e.AdminAccess != nil && *e.AdminAccess, tolerations: e.Tolerations,
 		}
@@ -234,7 +236,7 @@ func (c *Cluster) plainAsk(r resourceapi.DeviceRequest) (*ask, error) {
 	for _, s := range r.FirstAvailable {
 		full := r.Name + "/" + s.Name
 		alt := &alternative{
-			title: full, result: full,
+			tier: -1, title: full, result: full,
 			count: max(int(s.Count), 1), all: s.AllocationMode == resourceapi.DeviceAllocationModeAll,
 			tolerations: s.Tolerations,
 		}

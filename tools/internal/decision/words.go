@@ -23,6 +23,7 @@ var words = map[v1alpha1.Reason]string{
 	v1alpha1.ReasonIsolationUnsatisfied:    "may be shared",
 	v1alpha1.ReasonCapacityTooSmall:        "too little of what the claim asks for",
 	v1alpha1.ReasonQuotaExceeded:           "over the tenant's quota",
+	v1alpha1.ReasonGroupNotServed:          "the tier can't serve all Pods of the group",
 	v1alpha1.ReasonTopologyUnsatisfied:     "no set of devices here fits together",
 	v1alpha1.ReasonNotEnoughDevices:        "too few eligible devices on the node",
 	v1alpha1.ReasonStaleVersion:            "changed since it was decided",

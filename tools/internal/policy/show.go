@@ -137,6 +137,9 @@ func (v shown) text(w io.Writer, s command.Streams) error {
 	fact("driver", "%s", v.Spec.Driver)
 	fact("ranking", "%s", v.Spec.Ranking)
 	fact("mixModels", "%s", v.Spec.MixModels)
+	if v.Spec.MixTiers != "" {
+		fact("mixTiers", "%s", v.Spec.MixTiers)
+	}
 	fact("preempts", "%s", v.Spec.Preempts)
 	fact("onUnhealthy", "%s", v.Spec.OnUnhealthy.Action)
 	if !v.Spec.Sharing.IsExclusive() {

@@ -1,0 +1,173 @@
+package integration_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/fleet"
+	"gpuladder.dev/ladder/scheduler/outcome"
+)
+
+// startWithGroups runs the scheduler as a process, because feature gates are
+// those of a process.
+func (c *cluster) startWithGroups() {
+	c.t.Helper()
+	process := c.startProcess("--secure-port=0", "--leader-elect=false", "--feature-gates=GenericWorkload=true")
+	c.t.Cleanup(func() {
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	})
+}
+
+// addGroup makes a PodGroup that starts with so many Pods.
+func (c *cluster) addGroup(name string, least int32) {
+	c.t.Helper()
+	c.create(&schedulingv1beta1.PodGroup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: schedulingv1beta1.PodGroupSpec{SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{
+			Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: least},
+		}},
+	})
+}
+
+func inGroup(name string) podOption {
+	return func(p *corev1.Pod) {
+		p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To(name)}
+	}
+}
+
+// twoAndFour is one node with two H100 and two with two A100 each.
+func twoAndFour() []fleet.Group {
+	return []fleet.Group{
+		{Name: "h100", Nodes: 1, Board: "H100-SXM5-80GB", GPUs: 2},
+		{Name: "a100", Nodes: 2, Board: "A100-SXM4-80GB", GPUs: 2},
+	}
+}
+
+// addMembers makes Pods of a group that follow a policy.
+func (c *cluster) addMembers(group, policy string, n int, opts ...podOption) (names []string) {
+	c.t.Helper()
+	for i := range n {
+		name := fmt.Sprintf("%s-%d", group, i)
+		c.addPod(name, policy, append([]podOption{inGroup(group)}, opts...)...)
+		names = append(names, name)
+	}
+	return names
+}
+
+func (c *cluster) placesOf(names []string) (places []string) {
+	c.t.Helper()
+	for _, name := range names {
+		places = append(places, c.placed(name))
+	}
+	return places
+}
+
+// A group takes the first tier that can serve all of it, and its Pods say why
+// not a better one. Where the policy lets tiers mix, each takes what it can get.
+func TestGroupTakesOneTier(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(twoAndFour()...)
+	c.addPolicy("one", ladderOf("H100", "A100"))
+	mixing := ladderOf("H100", "A100")
+	mixing.MixTiers = v1alpha1.MixTiersWithinGroup
+	c.addPolicy("mixing", mixing)
+	c.startWithGroups()
+
+	c.addGroup("mixed", 3)
+	mixed := c.addMembers("mixed", "mixing", 3)
+	assert.ElementsMatch(t, []string{"h100-0000/gpu-0", "h100-0000/gpu-1", "a100-0000/gpu-0"}, c.placesOf(mixed))
+	for _, name := range mixed {
+		c.remove(name)
+	}
+
+	c.addGroup("job", 3)
+	job := c.addMembers("job", "one", 3)
+	assert.ElementsMatch(t, []string{"a100-0000/gpu-0", "a100-0000/gpu-1", "a100-0001/gpu-0"}, c.placesOf(job))
+	for _, name := range job {
+		record := c.record(name, v1alpha1.OutcomeAllocated)
+		assert.Equal(t, int32(2), count(record, "t0", v1alpha1.ReasonGroupNotServed), name)
+		assert.Contains(t, details(record, "t0", v1alpha1.ReasonGroupNotServed)["h100-0000"], "can serve 2 of the group's 3 Pods")
+		assert.Equal(t, "t1", c.pod(name).Annotations[v1alpha1.AnnotationTier])
+	}
+	// One more Pod of the group goes where the others are, though H100 is free.
+	c.addPod("late", "one", inGroup("job"))
+	assert.Equal(t, "a100-0001/gpu-1", c.placed("late"))
+	record := c.record("late", v1alpha1.OutcomeAllocated)
+	assert.Contains(t, details(record, "t0", v1alpha1.ReasonGroupNotServed)["h100-0000"], "other Pods of the group have tier t1")
+}
+
+// None of a group is placed before all are, and all are as soon as they can be.
+func TestGroupWaitsTogether(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(twoAndFour()...)
+	c.addPolicy("one", ladderOf("H100", "A100"))
+	c.startWithGroups()
+	c.addPod("other", "one")
+	require.Equal(t, "h100-0000/gpu-0", c.placed("other"))
+	c.addPod("another", "one")
+	require.Equal(t, "h100-0000/gpu-1", c.placed("another"))
+
+	c.addGroup("job", 5)
+	job := c.addMembers("job", "one", 5)
+	record := c.record(job[0], v1alpha1.OutcomePending)
+	assert.Equal(t, int32(4), count(record, "t1", v1alpha1.ReasonGroupNotServed))
+	for _, name := range job {
+		assert.Empty(t, c.pod(name).Spec.NodeName, name)
+	}
+	c.addFleet(fleet.Group{Name: "more", Nodes: 1, Board: "A100-SXM4-80GB", GPUs: 1})
+	assert.ElementsMatch(t, []string{
+		"a100-0000/gpu-0", "a100-0000/gpu-1", "a100-0001/gpu-0", "a100-0001/gpu-1", "more-0000/gpu-0",
+	}, c.placesOf(job))
+}
+
+// What other plugins refuse shows only when the Pods are placed: the group then
+// takes the next tier.
+func TestGroupTakesTheNextTierWhereOthersRefuse(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(twoAndFour()...)
+	c.addPolicy("one", ladderOf("H100", "A100"))
+	full := plainPod("full", withCPU("31"))
+	full.Spec.NodeName = "h100-0000"
+	c.create(full)
+	c.startWithGroups()
+	c.addGroup("job", 2)
+	job := c.addMembers("job", "one", 2, withCPU("1"))
+	assert.ElementsMatch(t, []string{"a100-0000/gpu-0", "a100-0000/gpu-1"}, c.placesOf(job))
+	for _, name := range job {
+		record := c.record(name, v1alpha1.OutcomeAllocated)
+		assert.Contains(t, details(record, "t0", v1alpha1.ReasonGroupNotServed)["h100-0000"], "Insufficient cpu", name)
+	}
+}
+
+// kube-scheduler reserves for a group twice, and gives back in between. With what
+// was reserved for the last Pod still counted, the first would go elsewhere: both
+// nodes have one device left for it then, and b comes before z.
+func TestGroupReservedTwice(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(
+		fleet.Group{Name: "z", Nodes: 1, Board: "A100-SXM4-80GB", GPUs: 3},
+		fleet.Group{Name: "b", Nodes: 1, Board: "A100-SXM4-80GB", GPUs: 4},
+	)
+	c.addPolicy("one", ladderOf("A100"))
+	c.startWithGroups()
+	c.addGroup("job", 6)
+	job := c.addMembers("job", "one", 6)
+	assert.ElementsMatch(t, []string{
+		"z-0000/gpu-0", "z-0000/gpu-1", "z-0000/gpu-2", "b-0000/gpu-0", "b-0000/gpu-1", "b-0000/gpu-2",
+	}, c.placesOf(job))
+	for _, name := range job {
+		c.record(name, v1alpha1.OutcomeAllocated)
+		for _, e := range c.events(name, "Accelerator"+outcome.ReasonPending) {
+			assert.NotContains(t, e.Note, "disagree", name)
+		}
+	}
+}
