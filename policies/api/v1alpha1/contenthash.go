@@ -30,6 +30,9 @@ func (s AcceleratorPolicySpec) ContentHash() string {
 		c.Constraints.MinMemory = resource.NewQuantity(q.Value(), resource.DecimalSI)
 	}
 	c.Sharing = c.Sharing.Canonical()
+	if c.MixTiers == MixTiersNever {
+		c.MixTiers = "" // the same, and as it was before the field was there
+	}
 	raw, err := canonicalJSON(c)
 	if err != nil {
 		// The type holds nothing that JSON can't write.

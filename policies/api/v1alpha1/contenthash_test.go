@@ -45,6 +45,7 @@ func TestContentHashForm(t *testing.T) {
 
 func TestContentHashOfEqualContent(t *testing.T) {
 	for name, pair := range map[string][2]string{
+		"tiers not mixed":     {`{tiers: [{name: a}]}`, `{tiers: [{name: a}], mixTiers: Never}`},
 		"binary units":        {`{tiers: [{name: a}], constraints: {minMemory: 40Gi}}`, `{tiers: [{name: a}], constraints: {minMemory: 40960Mi}}`},
 		"bytes and units":     {`{tiers: [{name: a}], constraints: {minMemory: 40Gi}}`, `{tiers: [{name: a}], constraints: {minMemory: "42949672960"}}`},
 		"number and text":     {`{tiers: [{name: a}], constraints: {minMemory: 1024}}`, `{tiers: [{name: a}], constraints: {minMemory: 1Ki}}`},
@@ -79,6 +80,7 @@ func TestContentHashOfOtherContent(t *testing.T) {
 		`{tiers: [{name: a}], driver: gpu.nvidia.com}`,
 		`{tiers: [{name: a}], ranking: Spread}`,
 		`{tiers: [{name: a}], mixModels: WithinTier}`,
+		`{tiers: [{name: a}], mixTiers: WithinGroup}`,
 		`{tiers: [{name: a}], preempts: Borrowed}`,
 		`{tiers: [{name: a}], preferAttributes: [a.example/x]}`,
 		`{tiers: [{name: a}], namespaceSelector: {matchLabels: {a: x}}}`,

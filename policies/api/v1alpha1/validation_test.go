@@ -55,6 +55,7 @@ func TestValidateAcceleratorPolicy(t *testing.T) {
 		{"model of two words", `{driver: gpu.nvidia.com, tiers: [{name: a, models: [RTX 6000]}]}`, []string{"spec.tiers: FieldValueInvalid"}},
 		{"driver", `{driver: x, tiers: [{name: a}]}`, []string{"spec.driver: FieldValueNotSupported"}},
 		{"ranking", `{ranking: x, tiers: [{name: a}]}`, []string{"spec.ranking: FieldValueNotSupported"}},
+		{"mixTiers", `{mixTiers: x, tiers: [{name: a}]}`, []string{"spec.mixTiers: FieldValueNotSupported"}},
 		{"mixModels", `{mixModels: x, tiers: [{name: a}]}`, []string{"spec.mixModels: FieldValueNotSupported"}},
 		{"preempts", `{preempts: x, tiers: [{name: a}]}`, []string{"spec.preempts: FieldValueNotSupported"}},
 		{"memory", `{constraints: {minMemory: 0}, tiers: [{name: a}]}`, []string{"spec.constraints.minMemory: FieldValueInvalid"}},
