@@ -2,6 +2,10 @@ package integration_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -13,18 +17,21 @@ import (
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/fleet"
+	"gpuladder.dev/ladder/policies/journal"
 	"gpuladder.dev/ladder/scheduler/outcome"
 )
 
 // startWithGroups runs the scheduler as a process, because feature gates are
 // those of a process.
-func (c *cluster) startWithGroups() {
+func (c *cluster) startWithGroups(args ...string) (stop func()) {
 	c.t.Helper()
-	process := c.startProcess("--secure-port=0", "--leader-elect=false", "--feature-gates=GenericWorkload=true")
-	c.t.Cleanup(func() {
-		_ = process.Process.Kill()
+	process := c.startProcess(append(args, "--secure-port=0", "--leader-elect=false", "--feature-gates=GenericWorkload=true")...)
+	stop = sync.OnceFunc(func() {
+		_ = process.Process.Signal(syscall.SIGTERM)
 		_ = process.Wait()
 	})
+	c.t.Cleanup(stop)
+	return stop
 }
 
 // addGroup makes a PodGroup that starts with so many Pods.
@@ -80,7 +87,8 @@ func TestGroupTakesOneTier(t *testing.T) {
 	mixing := ladderOf("H100", "A100")
 	mixing.MixTiers = v1alpha1.MixTiersWithinGroup
 	c.addPolicy("mixing", mixing)
-	c.startWithGroups()
+	path := filepath.Join(t.TempDir(), "journal.jsonl")
+	stop := c.startWithGroups("--journal=" + path)
 
 	c.addGroup("mixed", 3)
 	mixed := c.addMembers("mixed", "mixing", 3)
@@ -103,6 +111,15 @@ func TestGroupTakesOneTier(t *testing.T) {
 	assert.Equal(t, "a100-0001/gpu-1", c.placed("late"))
 	record := c.record("late", v1alpha1.OutcomeAllocated)
 	assert.Contains(t, details(record, "t0", v1alpha1.ReasonGroupNotServed)["h100-0000"], "other Pods of the group have tier t1")
+
+	stop()
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	report, err := journal.Replay(file)
+	require.NoError(t, err)
+	assert.Empty(t, report.Differences)
+	assert.GreaterOrEqual(t, report.Decisions, 7)
 }
 
 // None of a group is placed before all are, and all are as soon as they can be.
