@@ -173,3 +173,9 @@ func normal(note string) string {
 	note = strings.ReplaceAll(note, string(v1alpha1.ReasonReserved), string(v1alpha1.ReasonInUse))
 	return strings.ReplaceAll(note, "# InUse, # InUse", "# InUse")
 }
+
+// FailedAttempts is how many failed attempts a Pod tells of.
+func FailedAttempts(pod *corev1.Pod) int {
+	failed, _, _ := attempts(pod)
+	return failed
+}
