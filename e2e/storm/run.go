@@ -220,11 +220,10 @@ func (m *measurement) place(ctx context.Context) (Run, error) {
 			last = at
 		}
 	}
-	after, err := measure.Read(ctx, m.Cluster, parts, m.Now)
+	cost, err := m.counted(ctx, before)
 	if err != nil {
 		return Run{}, err
 	}
-	cost := after.Since(before)
 	placed, vain := attempts(cost)
 	run := Run{
 		Seconds: last.Sub(start).Seconds(), SchedulerCPU: cost.CPU(lab.LadderScheduler).Seconds(),
@@ -232,6 +231,28 @@ func (m *measurement) place(ctx context.Context) (Run, error) {
 	}
 	return run, workload.Clear(ctx, m.Kube, stormPatience, served)
 }
+
+// counted is the cost of a run once the scheduler has counted every Pod that it
+// placed: the API server knows of a Pod's node a moment before that.
+func (m *measurement) counted(ctx context.Context, before measure.Reading) (measure.Cost, error) {
+	deadline := m.Now().Add(patience)
+	for {
+		after, err := measure.Read(ctx, m.Cluster, parts, m.Now)
+		if err != nil {
+			return measure.Cost{}, err
+		}
+		cost := after.Since(before)
+		if placed, _ := attempts(cost); placed >= float64(m.o.Served) || m.Now().After(deadline) {
+			return cost, nil
+		}
+		if err := sleep(ctx, countInterval); err != nil {
+			return measure.Cost{}, err
+		}
+	}
+}
+
+// countInterval is the wait between two looks at what the scheduler counted.
+const countInterval = 100 * time.Millisecond
 
 // attempts are those of the scheduler that placed a Pod, and the others.
 func attempts(cost measure.Cost) (placed, vain float64) {

@@ -90,6 +90,7 @@ working folder.`,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(newUp(), newDown(), newStatus(), newBinaries(), newConvert(), newRender(), newDemo(), newPlacement(),
+		newStorm(), newGrowth(), newSoak(),
 		newNodeImage(), newKind(machineEngines), newImages(), newE2E(), newUpstream())
 	return root
 }
