@@ -49,6 +49,8 @@ func values(tag string, driver Driver) [][2]string {
 		// All nodes share this machine: an API server that is slow is none that is gone.
 		{"scheduler.leaseSeconds", "40"},
 		{"controller.leaseSeconds", "40"},
+		// What is taken back is waited for.
+		{"controller.quota.settings", "notice: 10s"},
 	}
 }
 

@@ -38,7 +38,7 @@ func (s *scene) dumpAll(ctx context.Context) {
 	kinds := map[string]client.ObjectList{
 		"pods": &corev1.PodList{}, "claims": &resourcev1.ResourceClaimList{}, "slices": &resourcev1.ResourceSliceList{},
 		"templates": &resourcev1.ResourceClaimTemplateList{}, "policies": &v1alpha1.AcceleratorPolicyList{},
-		"revisions": &v1alpha1.PolicyRevisionList{}, "decisions": &v1alpha1.AllocationDecisionList{},
+		"revisions": &v1alpha1.PolicyRevisionList{}, "decisions": &v1alpha1.AllocationDecisionList{}, "quotas": &v1alpha1.TenantQuotaList{},
 		"events": &eventsv1.EventList{}, "nodes": &corev1.NodeList{},
 	}
 	for name, list := range kinds {

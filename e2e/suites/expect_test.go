@@ -24,6 +24,10 @@ const (
 	reasonUnsatisfiable = "Unsatisfiable"
 )
 
+// again is the answer of a look that failed: what went wrong is told if it does
+// so until the time is up.
+func again(err error) (done bool, state string, failed error) { return false, err.Error(), nil }
+
 // describe says how far a Pod is.
 func describe(pod *corev1.Pod) string {
 	if pod == nil {
@@ -234,10 +238,7 @@ func wantRejected(t *testing.T, record *v1alpha1.AllocationDecisionSpec, tier st
 // never checks that no claim of the namespace ever had a device of a model.
 func (s *scene) never(t *testing.T, model string) {
 	t.Helper()
-	models := map[string]string{}
-	for _, d := range s.devices("") {
-		models[d.String()] = d.model
-	}
+	models := s.models()
 	for _, e := range s.log.History() {
 		if e.Claim == nil || e.Claim.Namespace != s.ns || e.Claim.Status.Allocation == nil {
 			continue

@@ -139,7 +139,7 @@ func (s *scene) eventOf(ctx context.Context, t *testing.T, d device, reason stri
 	err := workload.WaitFor(ctx, within.published, fmt.Sprintf("an Event %s of %s and XID %d", reason, d, code), func(ctx context.Context) (bool, string, error) {
 		list, err := s.kube.EventsV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + reason})
 		if err != nil {
-			return false, err.Error(), nil
+			return again(err)
 		}
 		var notes []string
 		for _, e := range list.Items {
@@ -174,7 +174,7 @@ func (s *scene) counted(ctx context.Context, t *testing.T, struck map[int]device
 		err := workload.WaitFor(ctx, within.published, fmt.Sprintf("the metrics of node %s to count %v", node, want), func(ctx context.Context) (bool, string, error) {
 			text, err := s.nodes(t).metrics(ctx, node)
 			if err != nil {
-				return false, err.Error(), nil
+				return again(err)
 			}
 			for _, severity := range []string{"suspect", "failed"} {
 				if n := sample(text, `ladder_driver_devices{health="`+severity+`"}`); n != want[severity] {

@@ -89,11 +89,11 @@ func (k *kindWorld) prepare(ctx context.Context) error {
 	return workload.WaitFor(ctx, within.rollout, "every node to publish the devices that the suites want", func(ctx context.Context) (bool, string, error) {
 		nodes, err := k.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: kind.TierLabel})
 		if err != nil {
-			return false, err.Error(), nil
+			return again(err)
 		}
 		slices, err := k.kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + v1alpha1.DriverName})
 		if err != nil {
-			return false, err.Error(), nil
+			return again(err)
 		}
 		found := map[string]int{}
 		for _, s := range slices.Items {
@@ -436,7 +436,7 @@ func (k *kindWorld) sees(ctx context.Context, pod *corev1.Pod) (map[string]sight
 		err := workload.WaitFor(ctx, within.published, "container "+c.Name+" of Pod "+pod.Name+" to tell what it sees", func(ctx context.Context) (bool, string, error) {
 			raw, err := k.kube.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: c.Name}).DoRaw(ctx)
 			if err != nil {
-				return false, err.Error(), nil
+				return again(err)
 			}
 			line, _, whole := strings.Cut(string(raw), "\n")
 			if !whole {

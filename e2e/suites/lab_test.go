@@ -29,7 +29,8 @@ func startLab(ctx context.Context) (provider, error) {
 			fleet.Group{Name: "a100-80", Nodes: 1, Board: "A100-SXM4-80GB", GPUs: 4},
 			fleet.Group{Name: "l4", Nodes: 1, Board: "L4", GPUs: 4},
 		),
-		Progress: os.Stderr,
+		QuotaSettings: "notice: 10s",
+		Progress:      os.Stderr,
 	})
 	if err != nil {
 		return nil, err

@@ -107,15 +107,17 @@ func (s *scene) cleanNode(ctx context.Context, node nodes, name string) error {
 // lookUntil looks at a node until what is there is as it should be.
 func (w *world) lookUntil(ctx context.Context, node nodes, name, what string, good func(*invariants.Host) bool) error {
 	state := "nobody has looked"
-	err := wait.PollUntilContextTimeout(ctx, lookEvery, within.looked, true, func(ctx context.Context) (bool, error) {
+	look := func(ctx context.Context) (bool, string) {
 		host, err := node.host(ctx, name)
 		if err != nil {
-			state = err.Error()
-			return false, nil
+			return false, err.Error()
 		}
 		w.log.Add(invariants.Entry{Host: host})
-		state = fmt.Sprintf("CDI files of claims %v, checkpoint entries of %v", host.CDI, host.Prepared)
-		return good(host), nil
+		return good(host), fmt.Sprintf("CDI files of claims %v, checkpoint entries of %v", host.CDI, host.Prepared)
+	}
+	err := wait.PollUntilContextTimeout(ctx, lookEvery, within.looked, true, func(ctx context.Context) (is bool, _ error) {
+		is, state = look(ctx)
+		return is, nil
 	})
 	if err != nil {
 		return fmt.Errorf("waiting for node %s to %s (%s), %w", name, what, state, err)

@@ -5,6 +5,7 @@ package suites
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -105,7 +106,13 @@ func (s *scene) begin(ctx context.Context, t *testing.T) {
 		}
 		return len(s.devices("")) > 0, "there are no devices"
 	})
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: ownPrefix + s.name + "-", Labels: map[string]string{labelSuite: s.name}}}
+	s.namespace(ctx, t, s.name)
+}
+
+// namespace makes the scene's namespace.
+func (s *scene) namespace(ctx context.Context, t *testing.T, name string) {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: ownPrefix + name + "-", Labels: map[string]string{labelSuite: s.name}}}
 	if err := s.client.Create(ctx, ns); err != nil {
 		t.Fatalf("creating a namespace, %v", err)
 	}
@@ -122,8 +129,26 @@ func (s *scene) begin(ctx context.Context, t *testing.T) {
 	}
 }
 
+// beside is the same suite in a second namespace, which goes with the first.
+func (s *scene) beside(ctx context.Context, t *testing.T, name string) *scene {
+	t.Helper()
+	other := &scene{world: s.world, name: s.name, t: s.t, begun: s.begun}
+	s.atEnd(func(ctx context.Context) error { return errors.Join(other.putBack(ctx), other.allFree(ctx)) })
+	other.namespace(ctx, t, s.name+"-"+name)
+	return other
+}
+
 // atEnd has something undone when the suite is over.
 func (s *scene) atEnd(undo func(context.Context) error) { s.undo = append(s.undo, undo) }
+
+// putBack undoes everything, also where something of it fails.
+func (s *scene) putBack(ctx context.Context) error {
+	var errs []error
+	for _, undo := range slices.Backward(s.undo) {
+		errs = append(errs, undo(ctx))
+	}
+	return errors.Join(errs...)
+}
 
 // finish writes down what there is to say about a failure, undoes everything
 // and judges what was recorded.
@@ -136,20 +161,10 @@ func (s *scene) finish() {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), within.cleanup)
 	defer cancel()
-	for _, undo := range slices.Backward(s.undo) {
-		if err := undo(ctx); err != nil {
-			s.t.Errorf("cleaning up, %v", err)
-		}
+	if err := s.putBack(ctx); err != nil {
+		s.t.Errorf("cleaning up, %v", err)
 	}
-	err := s.log.Await(ctx, within.freed, "all devices to be free after the suite", func() (bool, string) {
-		for _, d := range s.devices("") {
-			if strings.HasPrefix(d.claim, s.ns+"/") {
-				return false, fmt.Sprintf("%s is held by %s", d, d.claim)
-			}
-		}
-		return true, ""
-	})
-	if err != nil {
+	if err := s.allFree(ctx); err != nil {
 		s.t.Error(err)
 	}
 	if node, ok := s.provider.(nodes); ok {
@@ -167,6 +182,18 @@ func (s *scene) finish() {
 	if s.t.Failed() {
 		s.world.failed = true
 	}
+}
+
+// allFree waits until the namespace holds no device.
+func (s *scene) allFree(ctx context.Context) error {
+	return s.log.Await(ctx, within.freed, "all devices to be free after the suite", func() (bool, string) {
+		for _, d := range s.devices("") {
+			if strings.HasPrefix(d.claim, s.ns+"/") {
+				return false, fmt.Sprintf("%s is held by %s", d, d.claim)
+			}
+		}
+		return true, ""
+	})
 }
 
 // deleteAll deletes every Pod of the suite, with the time that each may take to
@@ -212,15 +239,16 @@ func (s *scene) shipped(ctx context.Context, t *testing.T, names ...string) {
 }
 
 // apply applies a file of testdata. What it holds is removed at the end; $NS
-// stands for the suite's namespace, $NODE for the node with the H100s.
-func (s *scene) apply(ctx context.Context, t *testing.T, file string) {
+// stands for the suite's namespace, $NODE for the node with the H100s, and
+// words are further ones, each with what it stands for.
+func (s *scene) apply(ctx context.Context, t *testing.T, file string, words ...string) {
 	t.Helper()
 	content, err := testdata.ReadFile("testdata/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := s.devices("H100")[0].node
-	objects, err := apply.Decode(file, []byte(strings.NewReplacer("$NS", s.ns, "$NODE", node).Replace(string(content))))
+	words = append([]string{"$NS", s.ns, "$NODE", s.devices("H100")[0].node}, words...)
+	objects, err := apply.Decode(file, []byte(strings.NewReplacer(words...).Replace(string(content))))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func (w *world) sweep(ctx context.Context) error {
 	return workload.WaitFor(ctx, within.cleanup, "the namespaces of an earlier run to be gone", func(ctx context.Context) (bool, string, error) {
 		left := &corev1.NamespaceList{}
 		if err := w.client.List(ctx, left, client.HasLabels{labelSuite}); err != nil {
-			return false, err.Error(), nil
+			return again(err)
 		}
 		var names []string
 		for _, ns := range left.Items {
@@ -80,18 +80,19 @@ func (w *world) sweep(ctx context.Context) error {
 func (w *world) sweepCluster(ctx context.Context) error {
 	var errs []error
 	for _, list := range []client.ObjectList{
-		&admissionv1.ValidatingAdmissionPolicyBindingList{}, &admissionv1.ValidatingAdmissionPolicyList{}, &v1alpha1.AcceleratorPolicyList{},
+		&admissionv1.ValidatingAdmissionPolicyBindingList{}, &admissionv1.ValidatingAdmissionPolicyList{},
+		&v1alpha1.TenantQuotaList{}, &v1alpha1.AcceleratorPolicyList{},
 	} {
-		if err := w.client.List(ctx, list); err != nil {
-			errs = append(errs, err)
-			continue
+		err := w.client.List(ctx, list)
+		if err == nil {
+			err = meta.EachListItem(list, func(item runtime.Object) error {
+				if o := item.(client.Object); strings.HasPrefix(o.GetName(), ownPrefix) {
+					errs = append(errs, client.IgnoreNotFound(w.client.Delete(ctx, o)))
+				}
+				return nil // the others are removed all the same
+			})
 		}
-		errs = append(errs, meta.EachListItem(list, func(item runtime.Object) error {
-			if o := item.(client.Object); strings.HasPrefix(o.GetName(), ownPrefix) {
-				errs = append(errs, client.IgnoreNotFound(w.client.Delete(ctx, o)))
-			}
-			return nil // the others are removed all the same
-		}))
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -24,6 +24,8 @@ var within = struct {
 	published time.Duration
 	// mended: the fault of a device has ended long enough for its taint to go.
 	mended time.Duration
+	// counted: the status of a TenantQuota says what is so.
+	counted time.Duration
 	// told: the kubelet has said in a Pod's status what it knows of a device.
 	told time.Duration
 	// admission: an admission policy is in force, or no longer.
@@ -49,6 +51,7 @@ var within = struct {
 	looked:      2 * time.Minute,
 	published:   30 * time.Second,
 	mended:      2 * time.Minute,
+	counted:     60 * time.Second,
 	told:        2 * time.Minute,
 	admission:   30 * time.Second,
 	component:   2 * time.Minute,

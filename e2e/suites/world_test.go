@@ -57,6 +57,8 @@ type world struct {
 	kube   kubernetes.Interface
 	log    *watchlog.Log
 	failed bool // a suite failed
+	// commands is the program ladder, once a suite has asked for it.
+	commands string
 }
 
 // newWorld attaches to the cluster, or starts a lab.
@@ -102,7 +104,7 @@ func (w *world) connect(ctx context.Context) error {
 	w.log, err = watchlog.Start(ctx, w.client,
 		&corev1.PodList{}, &corev1.NodeList{}, &corev1.PersistentVolumeClaimList{},
 		&resourcev1.ResourceClaimList{}, &resourcev1.ResourceSliceList{}, &resourcev1.ResourceClaimTemplateList{},
-		&v1alpha1.AcceleratorPolicyList{}, &v1alpha1.AllocationDecisionList{})
+		&v1alpha1.AcceleratorPolicyList{}, &v1alpha1.AllocationDecisionList{}, &v1alpha1.TenantQuotaList{})
 	return err
 }
 
@@ -232,6 +234,15 @@ func (w *world) devices(model string) []device {
 }
 
 func (d device) String() string { return d.node + "/" + d.name }
+
+// models are those of all devices, by node/name.
+func (w *world) models() map[string]string {
+	models := map[string]string{}
+	for _, d := range w.devices("") {
+		models[d.String()] = d.model
+	}
+	return models
+}
 
 // taints are those that the slices tell of a device.
 func (w *world) taints(d device) []resourcev1.DeviceTaint {

@@ -184,13 +184,20 @@ func kubeSchedulerSpec(l layout) spec {
 	}, servingArgs(l, KubeScheduler, kubeconfig)...)}
 }
 
-func ladderControllerSpec(l layout) spec {
-	return spec{name: LadderController, ready: l.httpReady(LadderController), args: []string{
+func ladderControllerSpec(l layout, o Options) spec {
+	s := spec{name: LadderController, ready: l.httpReady(LadderController), args: []string{
 		"--kubeconfig=" + l.kubeconfig(userLadderController), "--leader-elect=false",
 		"--metrics-bind-address=" + loopback(l.ports[portControllerMetrics]),
 		"--health-probe-bind-address=" + loopback(l.ports[LadderController]),
 	}}
+	if o.QuotaSettings != "" {
+		s.args = append(s.args, "--quota-config="+l.data(quotaSettings))
+	}
+	return s
 }
+
+// quotaSettings is the name of the file of Options.QuotaSettings.
+const quotaSettings = "quota.yaml"
 
 // heartbeats returns how long a node's lease lasts and after which time without
 // one a node counts as lost. kwok renews at a quarter of the lease; on large

@@ -135,7 +135,7 @@ func (l *Lab) up(ctx context.Context, programs *binaries.Set) error {
 	case SchedulerNone:
 	}
 	if !l.opts.WithoutController {
-		rest = append(rest, ladderControllerSpec(l.layout))
+		rest = append(rest, ladderControllerSpec(l.layout, l.opts))
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, s := range rest {
@@ -182,6 +182,9 @@ func (l *Lab) prepare() error {
 		}
 	}
 	files := map[string][]byte{"kwok.yaml": stages}
+	if l.opts.QuotaSettings != "" {
+		files[quotaSettings] = []byte(l.opts.QuotaSettings)
+	}
 	switch l.opts.Scheduler {
 	case SchedulerStock, SchedulerStockConfigured:
 		files["kube-scheduler.yaml"], err = stockConfig(l.opts.Scheduler, l.layout.kubeconfig(userScheduler))

@@ -65,6 +65,9 @@ type Options struct {
 	// their turn. Without ladder-controller there is none either, since nobody
 	// would open it. The scheduler holds the limits all the same.
 	WithoutQuotaGate bool
+	// QuotaSettings is the file of settings that ladder-controller is given for
+	// quotas. Empty: its defaults.
+	QuotaSettings string
 	// Parent is the folder in which the lab makes its own. Default: the
 	// system's folder for temporary files.
 	Parent string

@@ -321,3 +321,14 @@ func TestGateOfQuotas(t *testing.T) {
 		})
 	}
 }
+
+// ladder-controller reads settings only where there are some.
+func TestQuotaSettings(t *testing.T) {
+	l := layout{dir: "lab", ports: map[string]int{LadderController: 1, portControllerMetrics: 2}}
+	for settings, want := range map[string]bool{"": false, "notice: 1s": true} {
+		args := ladderControllerSpec(l, Options{QuotaSettings: settings}).args
+		if got := slices.Contains(args, "--quota-config="+l.data(quotaSettings)); got != want {
+			t.Errorf("settings %q: the arguments are %q", settings, args)
+		}
+	}
+}
