@@ -89,7 +89,7 @@ working folder.`,
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(newUp(), newDown(), newStatus(), newBinaries(), newConvert(), newRender(), newDemo(), newPlacement(),
+	root.AddCommand(newUp(), newDown(), newStatus(), newBinaries(), newConvert(), newRender(), newDemo(), newPlacement(), newTenants(),
 		newStorm(), newGrowth(), newSoak(),
 		newNodeImage(), newKind(machineEngines), newImages(), newE2E(), newUpstream())
 	return root

@@ -83,6 +83,8 @@ func TestWrongUse(t *testing.T) {
 		"bad fleet":           {[]string{"up", "--fleet", write(t, "fleet.yaml", "kind: Fleet\nwrong: 1\n")}, "fleet.yaml"},
 		"existing kubeconfig": {[]string{"up", "--kubeconfig", existing}, "exists"},
 		"arguments":           {[]string{"up", "now"}, "accepts 0 arg"},
+		"too few nodes":       {[]string{"tenants", "--nodes", "2"}, "one of each model"},
+		"no tenant":           {[]string{"tenants", "--tenants", "0"}, "0 tenants"},
 		"bad lab name":        {[]string{"down", "--name", "../x"}, "lab name"},
 		"bad cluster name":    {[]string{"kind", "up", "--name", "A B"}, "lower-case"},
 		"bad name to remove":  {[]string{"kind", "down", "--name", "A B"}, "lower-case"},
