@@ -181,6 +181,9 @@ func CarriedByScheduler(spec *v1alpha1.AcceleratorPolicySpec) []string {
 		}
 	}
 	carried = append(carried, "ranking: "+string(spec.Ranking))
+	if spec.MixTiers == v1alpha1.MixTiersWithinGroup {
+		carried = append(carried, "mixTiers: "+string(spec.MixTiers))
+	}
 	if len(spec.PreferAttributes) > 0 {
 		carried = append(carried, "preferAttributes: "+strings.Join(spec.PreferAttributes, ","))
 	}

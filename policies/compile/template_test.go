@@ -162,13 +162,14 @@ func TestNothingIsDropped(t *testing.T) {
 			{Name: "any", After: &metav1.Duration{Duration: 10 * time.Minute}},
 		},
 		Ranking:          v1alpha1.RankingSpread,
+		MixTiers:         v1alpha1.MixTiersWithinGroup,
 		PreferAttributes: []string{"resource.kubernetes.io/numaNode"},
 		Preempts:         v1alpha1.PreemptsBorrowed,
 	}
 	template := templateOf(t, spec)
 	carried := strings.Split(template.Annotations[compile.AnnotationCarried], "; ")
 	for _, want := range []string{
-		"tiers: strict order", "tiers[1].after: 10m0s", "ranking: Spread", "preferAttributes: resource.kubernetes.io/numaNode",
+		"tiers: strict order", "tiers[1].after: 10m0s", "ranking: Spread", "mixTiers: WithinGroup", "preferAttributes: resource.kubernetes.io/numaNode",
 		"preempts: Borrowed", "retry", "onUnhealthy: Evict", "quota",
 	} {
 		if !slices.Contains(carried, want) {
@@ -178,7 +179,7 @@ func TestNothingIsDropped(t *testing.T) {
 	// In the claim: driver, count, constraints, tiers, mixModels, sharing (the
 	// tests above). Neither: who may use it and which revision is active.
 	known := []string{
-		"Driver", "Count", "Constraints", "Tiers", "MixModels", "Ranking", "PreferAttributes", "Preempts", "Retry", "OnUnhealthy", "Sharing",
+		"Driver", "Count", "Constraints", "Tiers", "MixModels", "MixTiers", "Ranking", "PreferAttributes", "Preempts", "Retry", "OnUnhealthy", "Sharing",
 		"NamespaceSelector", "ActiveRevision",
 	}
 	fields := reflect.TypeFor[v1alpha1.AcceleratorPolicySpec]()

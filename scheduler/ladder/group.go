@@ -234,9 +234,10 @@ func (p *Plugin) tryNextTier(s *search, d *decide.Decision) {
 	if s.plan == nil || s.plan.tier == nil || len(s.refused) == 0 {
 		return
 	}
-	if i := s.plan.tier.Tier; i != decide.NoTier && i < len(d.Tiers) {
+	tiers := p.tiers(d)
+	if i := s.plan.tier.Tier; i != decide.NoTier && i < len(tiers) {
 		node := slices.Min(slices.Collect(maps.Keys(s.refused)))
-		p.core.groups.exclude(s.plan.key, d.Tiers[i].Name, fmt.Sprintf("Pod %s can't use it: node %s: %s", s.pod.Name, node, s.refused[node]))
+		p.core.groups.exclude(s.plan.key, tiers[i].Name, fmt.Sprintf("Pod %s can't use it: node %s: %s", s.pod.Name, node, s.refused[node]))
 		p.core.waiting.wakeSoon(s.pod.UID)
 	}
 }
