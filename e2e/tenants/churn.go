@@ -94,7 +94,7 @@ func (r *run) arrive(ctx context.Context, start time.Time, arrivals []Arrival) e
 			break
 		}
 		group.Go(func() error {
-			if err := r.Client.Create(ctx, workload.Pod(tenant(a.Tenant), a.Name, a.Policy)); err != nil {
+			if err := create(ctx, r.Client, workload.Pod(tenant(a.Tenant), a.Name, a.Policy)); err != nil {
 				return fmt.Errorf("creating Pod %s, %w", a.Name, err)
 			}
 			mu.Lock()

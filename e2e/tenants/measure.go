@@ -26,7 +26,7 @@ type Burst struct {
 // burst has as many Pods wait as there are devices and then lets them in.
 func (r *run) burst(ctx context.Context) error {
 	n := r.deviceCount()
-	if err := r.create(ctx, "burst", n); err != nil {
+	if err := r.bring(ctx, "burst", n); err != nil {
 		return err
 	}
 	if err := r.await(ctx, "all Pods of the burst to wait", func() (bool, string) {
@@ -92,7 +92,7 @@ func (r *run) react(ctx context.Context) error {
 		return nil
 	}
 	n, more := r.deviceCount(), r.Reactions+r.Tenants
-	if err := r.create(ctx, "next", more); err != nil {
+	if err := r.bring(ctx, "next", more); err != nil {
 		return err
 	}
 	if err := r.await(ctx, "Pods to wait", func() (bool, string) {

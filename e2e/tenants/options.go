@@ -7,8 +7,9 @@
 //
 // Files: options.go says what is done and to what; plan.go draws the load from a
 // seed; follow.go reads the watch; scene.go makes tenants, policies and Pods;
-// measure.go measures, churn.go makes the trouble, run.go puts them in order;
-// outcome.go and report.go tell what came of it.
+// request.go makes requests of a busy API server; measure.go measures, churn.go
+// makes the trouble, run.go puts them in order; outcome.go and report.go tell
+// what came of it.
 package tenants
 
 import (

@@ -121,13 +121,13 @@ func (r *run) fence(ctx context.Context) error {
 	claim.Spec.Devices.Requests = []resourcev1.DeviceRequest{{ // nobody asks that it be served
 		Name: "none", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "none"},
 	}}
-	if err := r.Client.Create(ctx, claim); err != nil {
+	if err := create(ctx, r.Client, claim); err != nil {
 		return fmt.Errorf("ending the log, %w", err)
 	}
 	bare := &v1alpha1.TenantQuota{ObjectMeta: metav1.ObjectMeta{Name: tenant(0)}}
 	last := bare.DeepCopy()
 	last.Annotations = map[string]string{"e2e.gpuladder.dev/end-of-the-log": "true"}
-	if err := r.Client.Patch(ctx, last, client.MergeFrom(bare)); err != nil {
+	if err := try(ctx, func(ctx context.Context) error { return r.Client.Patch(ctx, last.DeepCopy(), client.MergeFrom(bare)) }); err != nil {
 		return fmt.Errorf("ending the log, %w", err)
 	}
 	return r.await(ctx, "the end of the log", func() (bool, string) {

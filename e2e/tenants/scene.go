@@ -32,14 +32,14 @@ func each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 // returns when every Pod would wait at its gate.
 func (r *run) build(ctx context.Context) error {
 	for _, p := range policies() {
-		if err := r.Client.Create(ctx, p); err != nil {
+		if err := create(ctx, r.Client, p); err != nil {
 			return fmt.Errorf("creating policy %s, %w", p.Name, err)
 		}
 	}
 	err := each(ctx, r.Tenants, func(ctx context.Context, i int) error {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant(i)}}
 		for _, o := range []client.Object{ns, closed(r.quota(i))} {
-			if err := r.Client.Create(ctx, o); err != nil {
+			if err := create(ctx, r.Client, o); err != nil {
 				return fmt.Errorf("creating tenant %s, %w", tenant(i), err)
 			}
 		}
@@ -72,7 +72,7 @@ func (r *run) setQuotas(ctx context.Context, from func(*v1alpha1.TenantQuota) *v
 
 func (r *run) setQuota(ctx context.Context, q *v1alpha1.TenantQuota) error {
 	bare := &v1alpha1.TenantQuota{ObjectMeta: metav1.ObjectMeta{Name: q.Name}}
-	if err := r.Client.Patch(ctx, q.DeepCopy(), client.MergeFrom(bare)); err != nil {
+	if err := try(ctx, func(ctx context.Context) error { return r.Client.Patch(ctx, q.DeepCopy(), client.MergeFrom(bare)) }); err != nil {
 		return fmt.Errorf("changing the quota of %s, %w", q.Name, err)
 	}
 	return nil
@@ -80,11 +80,11 @@ func (r *run) setQuota(ctx context.Context, q *v1alpha1.TenantQuota) error {
 
 func usual(q *v1alpha1.TenantQuota) *v1alpha1.TenantQuota { return q }
 
-// create makes n Pods that are measured, of all tenants in turn.
-func (r *run) create(ctx context.Context, prefix string, n int) error {
+// bring makes n Pods that are measured, of all tenants in turn.
+func (r *run) bring(ctx context.Context, prefix string, n int) error {
 	return each(ctx, n, func(ctx context.Context, i int) error {
 		name := fmt.Sprintf("%s-%04d", prefix, i)
-		if err := r.Client.Create(ctx, workload.Pod(tenant(i%r.Tenants), name, bestFirst)); err != nil {
+		if err := create(ctx, r.Client, workload.Pod(tenant(i%r.Tenants), name, bestFirst)); err != nil {
 			return fmt.Errorf("creating Pod %s, %w", name, err)
 		}
 		return nil
@@ -93,7 +93,10 @@ func (r *run) create(ctx context.Context, prefix string, n int) error {
 
 func (r *run) remove(ctx context.Context, key client.ObjectKey) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-	if err := client.IgnoreNotFound(r.Client.Delete(ctx, pod, client.GracePeriodSeconds(0))); err != nil {
+	err := try(ctx, func(ctx context.Context) error {
+		return client.IgnoreNotFound(r.Client.Delete(ctx, pod, client.GracePeriodSeconds(0)))
+	})
+	if err != nil {
 		return fmt.Errorf("deleting Pod %s, %w", key, err)
 	}
 	return nil
@@ -102,7 +105,9 @@ func (r *run) remove(ctx context.Context, key client.ObjectKey) error {
 // clear deletes all Pods and waits until all devices are free.
 func (r *run) clear(ctx context.Context) error {
 	err := each(ctx, r.Tenants, func(ctx context.Context, i int) error {
-		return r.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(tenant(i)), client.GracePeriodSeconds(0))
+		return try(ctx, func(ctx context.Context) error {
+			return r.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(tenant(i)), client.GracePeriodSeconds(0))
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("deleting all Pods, %w", err)
