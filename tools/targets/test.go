@@ -27,6 +27,19 @@ func Unit(ctx context.Context) error {
 	})
 }
 
+// Proofs runs small versions of what ladder-lab shows in minutes or hours: storm,
+// growth, soak and tenants.
+func Proofs(ctx context.Context) error {
+	assets, err := controlPlane(ctx)
+	if err != nil {
+		return err
+	}
+	return step("running small proofs in labs", func() error {
+		return goTest(ctx, "proofs", byTest, []string{"KUBEBUILDER_ASSETS=" + assets, "LADDER_LAB_PROOFS=1"},
+			"-count=1", "-timeout=30m", "-run=^Test(Storm|Growth|Soak|Tenants)$", "./e2e/cluster/lab/command")
+	})
+}
+
 // Charts tests the chart with both majors of Helm against a real API server,
 // and the guard on allocations.
 func Charts(ctx context.Context) error {

@@ -182,6 +182,15 @@ func TestAdminAccessIsFree(t *testing.T) {
 	apiserver.RequireRefused(t, as(t, s, stock).Status().Update(t.Context(), taking), policy)
 }
 
+// A claim may ask for nothing, and is allocated all the same.
+func TestNothingIsFree(t *testing.T) {
+	s := server(t)
+	c := claim(t, s.Client, "nothing", v1alpha1.DriverName, func(c *resourcev1.ResourceClaim) { c.Spec.Devices.Requests = nil })
+	if err := as(t, s, stock).Status().Update(t.Context(), allocate(c, v1alpha1.DriverName)); err != nil {
+		t.Errorf("an allocation of nothing is refused: %v", err)
+	}
+}
+
 // The largest allocation there can be stays within what CEL may cost.
 func TestManyDevices(t *testing.T) {
 	s := server(t)

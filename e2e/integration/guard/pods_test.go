@@ -23,7 +23,9 @@ func TestPodsOfAnotherScheduler(t *testing.T) {
 	}}}
 	admin := template("admin", v1alpha1.DriverName)
 	admin.Spec.Spec.Devices.Requests[0].Exactly.AdminAccess = ptr.To(true)
-	for _, tmpl := range []*resourcev1.ResourceClaimTemplate{template("plain", v1alpha1.DriverName), template("other", "other.example.com"), fallback, admin} {
+	empty := template("empty", v1alpha1.DriverName)
+	empty.Spec.Spec.Devices.Requests = nil
+	for _, tmpl := range []*resourcev1.ResourceClaimTemplate{empty, template("plain", v1alpha1.DriverName), template("other", "other.example.com"), fallback, admin} {
 		apiserver.Create(t, s.Client, tmpl)
 	}
 	tenant := as(t, s, "tenant@example.com")
@@ -42,6 +44,7 @@ func TestPodsOfAnotherScheduler(t *testing.T) {
 		"Ladder's scheduler": try("ladder-scheduler", "plain", "fallback"),
 		"another driver":     try("default-scheduler", "other"),
 		"admin access":       try("default-scheduler", "admin"),
+		"asks for nothing":   try("default-scheduler", "empty"),
 		"no claims":          try("default-scheduler"),
 		"no such template":   try("default-scheduler", "nothing"),
 	} {

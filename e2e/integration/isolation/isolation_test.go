@@ -239,6 +239,8 @@ func TestRightsAreLeft(t *testing.T) {
 		{name: "a claim by hand", try: creates(claim(own, v1alpha1.DriverName))},
 		{name: "a claim that tolerates what is not Ladder's", try: creates(claim(own, v1alpha1.DriverName, tolerates("example.com/maintenance")))},
 		{name: "a claim that tolerates everything of another driver", try: creates(claim(own, "nic.example.com", tolerates("")))},
+		{name: "a claim that asks for nothing", try: creates(askingForNothing())},
+		{name: "a template that asks for nothing", try: creates(template(askingForNothing()))},
 		{name: "a template by hand", try: creates(template(claim(own, v1alpha1.DriverName)))},
 		{name: "a gate of its own", try: changes(gated, withoutGate("example.com/own"))},
 		{name: "an annotation of its own", try: changes(placed, annotated("example.com/note", "x"))},

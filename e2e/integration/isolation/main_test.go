@@ -170,6 +170,12 @@ func claim(namespace, class string, tolerations ...resourcev1.DeviceToleration) 
 	}
 }
 
+func askingForNothing() *resourcev1.ResourceClaim {
+	c := claim(own, v1alpha1.DriverName)
+	c.Spec.Devices.Requests = nil
+	return c
+}
+
 func template(c *resourcev1.ResourceClaim) *resourcev1.ResourceClaimTemplate {
 	return &resourcev1.ResourceClaimTemplate{ObjectMeta: c.ObjectMeta, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: c.Spec}}
 }

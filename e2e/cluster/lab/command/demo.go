@@ -14,7 +14,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
@@ -93,17 +94,24 @@ func upWithClient(ctx context.Context, opts lab.Options) (*lab.Lab, client.Clien
 	if err != nil {
 		return nil, nil, err
 	}
-	err = v1alpha1.AddToScheme(scheme.Scheme)
+	known, err := scheme()
 	var c client.Client
 	if err == nil {
 		config := l.RESTConfig()
 		config.QPS, config.Burst = -1, -1
-		c, err = client.New(config, client.Options{Scheme: scheme.Scheme})
+		c, err = client.New(config, client.Options{Scheme: known})
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, l.Down(context.WithoutCancel(ctx)))
 	}
 	return l, c, nil
+}
+
+// scheme knows Kubernetes' kinds and Ladder's. It is the caller's own: client-go's
+// may be in use.
+func scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
 }
 
 // endLab takes the lab down. After an error its logs are kept, and a part that

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -106,7 +105,11 @@ func runSoak(ctx context.Context, o soakOptions) (*soak.Result, error) {
 	var history invariants.History
 	err := inLab(ctx, lab.Options{Name: "soak", Fleet: fleet, Progress: o.progress},
 		func(ctx context.Context, l *lab.Lab, _ client.Client, kube kubernetes.Interface) error {
-			c, err := client.NewWithWatch(unlimited(l), client.Options{Scheme: scheme.Scheme})
+			known, err := scheme()
+			if err != nil {
+				return err
+			}
+			c, err := client.NewWithWatch(unlimited(l), client.Options{Scheme: known})
 			if err != nil {
 				return fmt.Errorf("making a client, %w", err)
 			}

@@ -14,14 +14,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
 	"gpuladder.dev/ladder/e2e/cluster/lab"
 	"gpuladder.dev/ladder/e2e/tenants"
-	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 func newTenants() *cobra.Command {
@@ -142,13 +140,14 @@ func runTenants(ctx context.Context, o tenants.Options, history string) (outcome
 
 // watchingClient is an administrator's client that can watch.
 func watchingClient(l *lab.Lab) (client.WithWatch, error) {
-	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
+	known, err := scheme()
+	if err != nil {
 		return nil, err
 	}
 	config := l.RESTConfig()
 	config.QPS, config.Burst = -1, -1
 	config.WarningHandler = rest.NoWarnings{}
-	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: known})
 	if err != nil {
 		return nil, fmt.Errorf("making a client, %w", err)
 	}

@@ -14,16 +14,10 @@ import (
 	"gpuladder.dev/ladder/e2e/tenants"
 )
 
-// envTenants has TestTenants run: on a machine that has too much else to do its
-// lab takes many times as long, and Pods can be found waiting.
-const envTenants = "LADDER_LAB_TENANTS"
-
 // A small version of `ladder-lab tenants`: limits hold under kills and changes,
 // and all that is promised was really put to the test.
 func TestTenants(t *testing.T) {
-	if testing.Short() || os.Getenv(envTenants) == "" {
-		t.Skip("it starts a lab; " + envTenants + "=1 has it run")
-	}
+	startsLabs(t)
 	o := tenants.Options{
 		Tenants: 4, Pods: 100, Nodes: 3, Duration: 20 * time.Second, Seed: 1, Kills: 4, Changes: 12, Reactions: 10,
 		Settle: time.Second, Progress: binaries.SerialWriter(t.Output()),
