@@ -52,10 +52,11 @@ func (r *run) build(ctx context.Context) error {
 		for _, p := range policies() {
 			err := workload.WaitFor(ctx, patience, "the gate of "+tenant(i), func(ctx context.Context) (bool, string, error) {
 				pod := workload.Pod(tenant(i), "probe", p.Name)
+				answer := "no gate is put"
 				if err := r.Client.Create(ctx, pod, client.DryRunAll); err != nil {
-					return false, err.Error(), nil
+					answer = err.Error() // asked again
 				}
-				return gated(pod), "no gate is put", nil
+				return gated(pod), answer, nil
 			})
 			if err != nil {
 				return err
