@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
@@ -94,24 +95,25 @@ func upWithClient(ctx context.Context, opts lab.Options) (*lab.Lab, client.Clien
 	if err != nil {
 		return nil, nil, err
 	}
-	known, err := scheme()
-	var c client.Client
-	if err == nil {
-		config := l.RESTConfig()
-		config.QPS, config.Burst = -1, -1
-		c, err = client.New(config, client.Options{Scheme: known})
-	}
+	c, err := newClient(unlimited(l))
 	if err != nil {
 		return nil, nil, errors.Join(err, l.Down(context.WithoutCancel(ctx)))
 	}
 	return l, c, nil
 }
 
-// scheme knows Kubernetes' kinds and Ladder's. It is the caller's own: client-go's
-// may be in use.
-func scheme() (*runtime.Scheme, error) {
-	s := runtime.NewScheme()
-	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
+// newClient makes a client that knows Kubernetes' kinds and Ladder's. Its scheme is
+// its own: client-go's may be in use.
+func newClient(config *rest.Config) (client.WithWatch, error) {
+	known := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(known), v1alpha1.AddToScheme(known)); err != nil {
+		return nil, err
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: known})
+	if err != nil {
+		return nil, fmt.Errorf("making a client, %w", err)
+	}
+	return c, nil
 }
 
 // endLab takes the lab down. After an error its logs are kept, and a part that

@@ -3,11 +3,8 @@ package command
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -57,22 +54,7 @@ DynamicResources the weight 100. Each has a lab of its own.`,
 			if err := placement.Report(&text, o, runs); err != nil {
 				return err
 			}
-			if report != "" {
-				if err := os.MkdirAll(filepath.Dir(report), 0o755); err != nil {
-					return err
-				}
-				if err := os.WriteFile(report, text.Bytes(), 0o644); err != nil {
-					return err
-				}
-			}
-			if asJSON {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				err = encoder.Encode(map[string]any{"runs": runs})
-			} else {
-				_, err = text.WriteTo(cmd.OutOrStdout())
-			}
-			if err != nil || !check {
+			if err := tell(cmd, report, &text, map[string]any{"runs": runs}, asJSON); err != nil || !check {
 				return err
 			}
 			return placement.Check(o, runs)

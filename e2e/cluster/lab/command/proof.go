@@ -66,25 +66,30 @@ func (p *proof) run(cmd *cobra.Command, measure func(ctx context.Context) (*resu
 	if err := r.report(&text); err != nil {
 		return err
 	}
-	if p.report != "" {
-		if err := os.MkdirAll(filepath.Dir(p.report), 0o755); err != nil {
+	if err := tell(cmd, p.report, &text, r.value, asJSON); err != nil || !p.check {
+		return err
+	}
+	return r.err
+}
+
+// tell writes the report's text to its file, where one is named, and to stdout
+// that or the value as JSON.
+func tell(cmd *cobra.Command, file string, text *bytes.Buffer, value any, asJSON bool) error {
+	if file != "" {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			return fmt.Errorf("writing the report, %w", err)
 		}
-		if err := os.WriteFile(p.report, text.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil {
 			return fmt.Errorf("writing the report, %w", err)
 		}
 	}
 	if asJSON {
 		encoder := json.NewEncoder(cmd.OutOrStdout())
 		encoder.SetIndent("", "  ")
-		err = encoder.Encode(r.value)
-	} else {
-		_, err = text.WriteTo(cmd.OutOrStdout())
+		return encoder.Encode(value)
 	}
-	if err != nil || !p.check {
-		return err
-	}
-	return r.err
+	_, err := text.WriteTo(cmd.OutOrStdout())
+	return err
 }
 
 // typedClient is a client of built-in kinds that costs both sides little.

@@ -105,13 +105,9 @@ func runSoak(ctx context.Context, o soakOptions) (*soak.Result, error) {
 	var history invariants.History
 	err := inLab(ctx, lab.Options{Name: "soak", Fleet: fleet, Progress: o.progress},
 		func(ctx context.Context, l *lab.Lab, _ client.Client, kube kubernetes.Interface) error {
-			known, err := scheme()
+			c, err := newClient(unlimited(l))
 			if err != nil {
 				return err
-			}
-			c, err := client.NewWithWatch(unlimited(l), client.Options{Scheme: known})
-			if err != nil {
-				return fmt.Errorf("making a client, %w", err)
 			}
 			w, err := soak.NewLab(ctx, l, c, kube)
 			if err != nil {

@@ -3,19 +3,16 @@ package command
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
 	"gpuladder.dev/ladder/e2e/cluster/lab"
@@ -62,22 +59,7 @@ fails.`,
 			if err := tenants.Report(&text, outcome); err != nil {
 				return err
 			}
-			if report != "" {
-				if err := os.MkdirAll(filepath.Dir(report), 0o755); err != nil {
-					return err
-				}
-				if err := os.WriteFile(report, text.Bytes(), 0o644); err != nil {
-					return err
-				}
-			}
-			if asJSON {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				err = encoder.Encode(outcome)
-			} else {
-				_, err = text.WriteTo(cmd.OutOrStdout())
-			}
-			return errors.Join(err, outcome.Err())
+			return errors.Join(tell(cmd, report, &text, outcome, asJSON), outcome.Err())
 		},
 	}
 	out.register(cmd)
@@ -122,7 +104,9 @@ func runTenants(ctx context.Context, o tenants.Options, history string) (outcome
 		case <-ctx.Done():
 		}
 	}()
-	c, err := watchingClient(l)
+	config := unlimited(l)
+	config.WarningHandler = rest.NoWarnings{}
+	c, err := newClient(config)
 	if err != nil {
 		return nil, err
 	}
@@ -136,20 +120,4 @@ func runTenants(ctx context.Context, o tenants.Options, history string) (outcome
 		l.KeepLogs()
 	}
 	return outcome, err
-}
-
-// watchingClient is an administrator's client that can watch.
-func watchingClient(l *lab.Lab) (client.WithWatch, error) {
-	known, err := scheme()
-	if err != nil {
-		return nil, err
-	}
-	config := l.RESTConfig()
-	config.QPS, config.Burst = -1, -1
-	config.WarningHandler = rest.NoWarnings{}
-	c, err := client.NewWithWatch(config, client.Options{Scheme: known})
-	if err != nil {
-		return nil, fmt.Errorf("making a client, %w", err)
-	}
-	return c, nil
 }
