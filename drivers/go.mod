@@ -72,7 +72,7 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	go.yaml.in/yaml/v3 v3.0.4 // indirect
 	golang.org/x/mod v0.37.0 // indirect
 	golang.org/x/net v0.57.0 // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
@@ -92,6 +92,7 @@ require (
 
 replace gpuladder.dev/ladder/policies => ../policies
 
-// What Kubernetes pins. go-nvml asks for a newer one, for its mocks, and all
-// that Kubernetes' own programs and ours have in common would be compiled twice.
-replace go.yaml.in/yaml/v3 => go.yaml.in/yaml/v3 v3.0.4
+// go-nvml asks for it, for its mocks, where Kubernetes pins 3.0.4: all that
+// Kubernetes' own programs and ours have in common would be compiled twice.
+// (A replacement would not do: the compiler is told the version it replaces.)
+exclude go.yaml.in/yaml/v3 v3.0.5

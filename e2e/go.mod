@@ -93,9 +93,9 @@ require (
 	go.opentelemetry.io/otel v1.44.0 // indirect
 	go.opentelemetry.io/otel/trace v1.44.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
-	go.uber.org/zap v1.28.0 // indirect
+	go.uber.org/zap v1.27.1 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
-	go.yaml.in/yaml/v3 v3.0.5
+	go.yaml.in/yaml/v3 v3.0.4
 	golang.org/x/exp v0.0.0-20260410095643-746e56fc9e2f // indirect
 	golang.org/x/net v0.57.0 // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
@@ -128,4 +128,4 @@ replace gpuladder.dev/ladder/drivers => ../drivers
 replace gpuladder.dev/ladder/policies => ../policies
 
 // As in drivers.
-replace go.yaml.in/yaml/v3 => go.yaml.in/yaml/v3 v3.0.4
+exclude go.yaml.in/yaml/v3 v3.0.5

@@ -105,15 +105,16 @@ func Ensure(ctx context.Context, progress io.Writer, names ...string) (*Set, err
 }
 
 // ensure provides the programs of a group and notes where they are.
-func (b *builder) ensure(ctx context.Context, group []program, paths map[string]string) (err error) {
+func (b *builder) ensure(ctx context.Context, group []program, paths map[string]string) error {
+	if group[0].own() {
+		found, err := b.buildOwn(ctx, group)
+		for i, file := range found {
+			paths[group[i].name] = file
+		}
+		return err
+	}
 	var missing []program
 	for _, p := range group {
-		if p.own() {
-			if paths[p.name], err = b.buildOwn(ctx, p); err != nil {
-				return err
-			}
-			continue
-		}
 		if file := fromAssets(ctx, os.Getenv(EnvAssets), p, b.progress); file != "" {
 			paths[p.name] = file
 			continue
@@ -147,7 +148,7 @@ func groups(wanted []program) [][]program {
 
 // goesWith says whether one run of the go command can build both.
 func (p program) goesWith(o program) bool {
-	return p.module != "" && p.module == o.module && p.cgo == o.cgo && p.plain() && o.plain() &&
+	return p.module == o.module && p.cgo == o.cgo && p.plain() && o.plain() &&
 		slices.Equal(buildFlags(p), buildFlags(o))
 }
 

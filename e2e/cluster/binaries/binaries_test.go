@@ -179,22 +179,22 @@ func TestOwnProgramFollowsItsSource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.buildOwn(t.Context(), p); err == nil || !strings.Contains(err.Error(), "looking for the source") {
+	if _, err := b.buildOwn(t.Context(), []program{p}); err == nil || !strings.Contains(err.Error(), "looking for the source") {
 		t.Fatalf("without source: %v", err)
 	}
 	for _, word := range []string{"one", "two"} {
 		write(source, "package main\n\nfunc main() { println(\""+word+"\") }\n")
-		path, err := b.buildOwn(t.Context(), p)
+		paths, err := b.buildOwn(t.Context(), []program{p})
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.CommandContext(t.Context(), path).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), paths[0]).CombinedOutput()
 		if err != nil || strings.TrimSpace(string(out)) != word {
 			t.Errorf("the program says %q, %v, want %q", out, err, word)
 		}
 	}
 	write(source, "package main\n\nfunc main() { undefinedName() }\n")
-	if _, err := b.buildOwn(t.Context(), p); err == nil || !strings.Contains(err.Error(), "undefinedName") {
+	if _, err := b.buildOwn(t.Context(), []program{p}); err == nil || !strings.Contains(err.Error(), "undefinedName") {
 		t.Errorf("a mistake in the source: %v", err)
 	}
 }

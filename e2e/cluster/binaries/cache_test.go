@@ -147,10 +147,67 @@ func TestGroups(t *testing.T) {
 		"etcd",
 		"kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kubeadm kube-proxy",
 		"containerd containerd-shim-runc-v2 ctr crictl host-local loopback ptp portmap",
-		"runc", "coredns", "pause", "ladder-scheduler", "ladder-controller", "e2e.test", "ginkgo",
+		"runc", "coredns", "pause ladder-scheduler ladder-controller", "e2e.test", "ginkgo",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("groups are %q, want %q", got, want)
+	}
+}
+
+// What the project's programs and those of Kubernetes have in common is
+// compiled once only if both select the same version of it; a replacement
+// doesn't help, for the compiler is told the version that is replaced.
+func TestSharedPackagesHaveOneVersion(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted, err := inBuildOrder(append(Node(), LadderScheduler, LadderController, Ladder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own, theirs []string
+	var kubernetes program
+	for _, p := range wanted {
+		switch {
+		case p.own():
+			own = append(own, "./"+p.pkg)
+		case p.module == "kubernetes":
+			theirs, kubernetes = append(theirs, p.pkg), p
+		}
+	}
+	work := t.TempDir()
+	if err := writeModule(work, kubernetes); err != nil {
+		t.Fatal(err)
+	}
+	list := func(dir string, env []string, packages ...string) map[string]string {
+		var out bytes.Buffer
+		args := append([]string{"list", "-deps", "-f", "{{with .Module}}{{$.ImportPath}} {{.Path}}@{{.Version}}{{end}}"}, packages...)
+		if err := runGo(t.Context(), dir, env, args, &out); err != nil {
+			t.Fatalf("%v\n%s", err, out.String())
+		}
+		found := map[string]string{}
+		for _, line := range lines(out.Bytes()) {
+			if pkg, version, ok := strings.Cut(line, " "); ok {
+				found[pkg] = version
+			}
+		}
+		return found
+	}
+	ours := list(root, append(os.Environ(), "CGO_ENABLED=0"), append(own, "./e2e/cmd/ladder-lab")...)
+	shared := 0
+	for pkg, version := range list(work, moduleEnv(false), theirs...) {
+		mine, both := ours[pkg]
+		if !both {
+			continue
+		}
+		shared++
+		if mine != version {
+			t.Errorf("%s is of %s for the project and of %s for Kubernetes", pkg, mine, version)
+		}
+	}
+	if shared < 1000 {
+		t.Errorf("the programs share %d packages, more than 1000 were expected", shared)
 	}
 }
 

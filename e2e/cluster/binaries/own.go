@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"time"
 )
 
@@ -46,51 +46,78 @@ func Root() (string, error) {
 	}
 }
 
-// buildOwn builds one of the project's programs. The go command decides what
-// is to be compiled; the result keeps its place, so that an unchanged program
-// is not even linked again. The flags are those of the Kubernetes programs:
-// the scheduler shares most of its packages with them.
-func (b *builder) buildOwn(ctx context.Context, p program) (string, error) {
+// buildOwn builds some of the project's programs, all with C libraries or all
+// without, in one run of the go command. That decides what is to be compiled;
+// the results keep their places, so that an unchanged program is not even
+// linked again. The flags are those of the Kubernetes programs: the scheduler
+// shares most of its packages with them.
+func (b *builder) buildOwn(ctx context.Context, group []program) ([]string, error) {
 	root, err := Root()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	sum := sha256.Sum256([]byte(root))
 	dir := filepath.Join(b.cache, "own", hex.EncodeToString(sum[:])[:keyLength])
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("making the cache, %w", err)
+	targets, packages := make([]string, len(group)), make([]string, len(group))
+	for i, p := range group {
+		if _, err := os.Stat(filepath.Join(root, p.pkg)); err != nil {
+			return nil, fmt.Errorf("looking for the source of %s, %w", p.name, err)
+		}
+		targets[i], packages[i] = filepath.Join(dir, p.name), "./"+p.pkg
 	}
-	unlock, err := Lock(ctx, filepath.Join(dir, "."+p.name+".lock"), func() {
-		fmt.Fprintf(b.progress, "waiting for another process that builds %s\n", p.name)
-	})
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the cache, %w", err)
+	}
+	unlock, err := b.lockOwn(ctx, dir, group)
 	if err != nil {
-		return "", fmt.Errorf("locking the cache, %w", err)
+		return nil, err
 	}
 	defer unlock()
 
-	module, pkg, _ := strings.Cut(p.pkg, "/")
-	src := filepath.Join(root, module)
-	if _, err := os.Stat(filepath.Join(src, pkg)); err != nil {
-		return "", fmt.Errorf("looking for the source of %s, %w", p.name, err)
-	}
-	target := filepath.Join(dir, p.name)
-	enabled := "CGO_ENABLED=0"
-	if p.cgo {
-		enabled = "CGO_ENABLED=1"
-		if err := b.install(ctx, p.packages...); err != nil {
-			return "", fmt.Errorf("preparing to build %s, %w", p.name, err)
+	env := append(os.Environ(), "CGO_ENABLED=0")
+	if first := group[0]; first.cgo {
+		env = append(os.Environ(), "CGO_ENABLED=1")
+		if err := b.install(ctx, first.packages...); err != nil {
+			return nil, fmt.Errorf("preparing to build %s, %w", named(group), err)
 		}
 	}
 	// Nothing is said where nothing is to be compiled.
-	told := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(b.progress, "building %s\n", p.name) })
+	told := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(b.progress, "building %s\n", named(group)) })
 	defer told.Stop()
-	args := []string{"build", "-v", "-buildvcs=false", "-trimpath", noDWARF, "-ldflags=-s -w", "-o", target, "./" + pkg}
+	args := slices.Concat([]string{"build", "-v", "-buildvcs=false", "-trimpath", noDWARF, "-ldflags=-s -w", "-o", dir + "/"}, packages)
 	start := time.Now()
-	if err := b.goBuild(ctx, []program{p}, src, args, append(os.Environ(), enabled)); err != nil {
-		return "", err
+	if err := b.goBuild(ctx, group, root, args, env); err != nil {
+		return nil, err
 	}
 	if !told.Stop() {
-		fmt.Fprintf(b.progress, "built %s in %.0f s\n", p.name, time.Since(start).Seconds())
+		fmt.Fprintf(b.progress, "built %s in %.0f s\n", named(group), time.Since(start).Seconds())
 	}
-	return target, nil
+	return targets, nil
+}
+
+// lockOwn locks the places of the programs, in the order of their names, so
+// that nobody waits in a ring.
+func (b *builder) lockOwn(ctx context.Context, dir string, group []program) (unlock func(), err error) {
+	var held []func()
+	unlock = func() {
+		for _, give := range held {
+			give()
+		}
+	}
+	names := make([]string, len(group))
+	for i, p := range group {
+		names[i] = p.name
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		give, err := Lock(ctx, filepath.Join(dir, "."+name+".lock"), func() {
+			fmt.Fprintf(b.progress, "waiting for another process that builds %s\n", name)
+		})
+		if err != nil {
+			unlock()
+			return nil, fmt.Errorf("locking the cache, %w", err)
+		}
+		held = append(held, give)
+	}
+	return unlock, nil
 }
