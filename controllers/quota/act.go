@@ -60,12 +60,19 @@ func (c *Controller) plan(ctx context.Context, now time.Time, a fair.Action) {
 	if pod == nil {
 		return // gone meanwhile; the next round tells the engine
 	}
-	if known := c.tasks[a.ID]; known != nil && a.Kind == fair.Evict && known.Kind == fair.Notice {
-		// Nobody is evicted who could not be told before.
-		logger.Info("Reclaim withdrawn: the Pod could not be told", "pod", a.ID, "reason", known.err)
-		delete(c.tasks, a.ID)
-		c.withdraw(ctx, now, a)
-		return
+	if a.Kind == fair.Evict && !c.mirror.Torn(a.ID) {
+		for _, fellow := range c.mirror.Fellows(a.ID) {
+			switch known := c.tasks[fellow]; {
+			case known == nil:
+			case known.Kind == fair.Notice:
+				// Nobody is evicted who could not be told before.
+				logger.Info("Reclaim withdrawn: the Pod could not be told", "pod", fellow, "reason", known.err)
+				c.withdraw(ctx, now, a)
+				return
+			case known.Kind == fair.Cancel:
+				return // withdrawn with another of its gang
+			}
+		}
 	}
 	c.planned++
 	c.tasks[a.ID] = &task{Action: a, pod: pod, order: c.planned, due: now}
@@ -100,6 +107,8 @@ func (c *Controller) carryOut(ctx context.Context, now time.Time) (time.Time, bo
 		})
 	}
 	group.Wait()
+	// What was done first: a gang of which a Pod is evicted is not spared.
+	slices.SortStableFunc(due, func(a, b *task) int { return cmp.Compare(failed(a), failed(b)) })
 	for _, t := range due {
 		c.settle(ctx, now, t)
 	}
@@ -110,6 +119,13 @@ func (c *Controller) carryOut(ctx context.Context, now time.Time) (time.Time, bo
 		}
 	}
 	return next, ok
+}
+
+func failed(t *task) int {
+	if t.err != nil {
+		return 1
+	}
+	return 0
 }
 
 // request asks the API server for what the task is about.
@@ -123,8 +139,7 @@ func (c *Controller) request(ctx context.Context, t *task) error {
 		}
 		return c.client.Patch(ctx, pod, client.RawPatch(types.JSONPatchType, patch))
 	case fair.Notice:
-		_, _, servant, _ := tenants.SplitID(t.For)
-		return c.client.Patch(ctx, pod, annotate(t.pod.UID, t.Deadline.UTC().Format(time.RFC3339Nano), string(servant)))
+		return c.client.Patch(ctx, pod, annotate(t.pod.UID, t.Deadline.UTC().Format(time.RFC3339Nano), string(tenants.UIDOf(t.For))))
 	case fair.Cancel:
 		return c.client.Patch(ctx, pod, annotate(t.pod.UID, nil, nil))
 	case fair.Evict:
@@ -171,8 +186,13 @@ func encode(v any) []byte {
 // settle follows the answer to a request.
 func (c *Controller) settle(ctx context.Context, now time.Time, t *task) {
 	switch {
+	case c.tasks[t.ID] != t:
+		return // withdrawn meanwhile, with another of its gang
 	case t.err == nil:
 		delete(c.tasks, t.ID)
+		if t.Kind == fair.Evict {
+			c.mirror.Evicted(t.ID)
+		}
 		c.tell(now, t)
 		return
 	case apierrors.IsNotFound(t.err), t.Kind != fair.Open && apierrors.IsConflict(t.err):
@@ -196,6 +216,9 @@ func (c *Controller) settle(ctx context.Context, now time.Time, t *task) {
 		c.mirror.Pause(t.ID, now.Add(pause))
 		c.event(t.pod, corev1.EventTypeWarning, "QuotaGateRefused", "Open", "the gate could not be opened: %v", t.err)
 	case fair.Evict:
+		if c.mirror.Torn(t.ID) {
+			return // others of its gang are gone, so it is of no use
+		}
 		delete(c.tasks, t.ID)
 		c.event(t.pod, corev1.EventTypeWarning, "ReclaimRefused", "Evict", "the Pod could not be evicted: %v", t.err)
 		c.mirror.Spare(t.ID, now.Add(spare))
@@ -205,13 +228,19 @@ func (c *Controller) settle(ctx context.Context, now time.Time, t *task) {
 	c.feed.poke()
 }
 
-// withdraw takes a notice back that could not be carried out.
+// withdraw takes a notice back that could not be carried out, from all Pods of a
+// gang.
 func (c *Controller) withdraw(ctx context.Context, now time.Time, a fair.Action) {
 	if err := c.mirror.Cancelled(now, a.ID); err != nil {
 		log.FromContext(ctx).Error(err, "Withdrawing a notice", "pod", a.ID)
 	}
-	a.Kind = fair.Cancel
-	c.plan(ctx, now, a)
+	for _, fellow := range c.mirror.Fellows(a.ID) {
+		if known := c.tasks[fellow]; known == nil || known.Kind != fair.Open {
+			one := a
+			one.ID, one.Kind = fellow, fair.Cancel
+			c.plan(ctx, now, one)
+		}
+	}
 	c.feed.poke()
 }
 

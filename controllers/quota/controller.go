@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -53,10 +54,20 @@ func (c *Controller) Name() string { return "quota" }
 
 // Register adds the controller to a manager whose cache has [CacheOptions]. It
 // works where the manager leads; the caches are kept by all, so that another
-// can go on at once.
+// can go on at once. Whether the cluster has PodGroups is asked once, here.
 func (c *Controller) Register(ctx context.Context, m ctrl.Manager) error {
-	informers := make([]cache.Informer, 0, len(watched()))
-	for _, object := range watched() {
+	kinds := watched()
+	groups, err := servesGroups(m.GetRESTMapper())
+	if err != nil {
+		return err
+	}
+	if groups {
+		c.mirror.ServeGroups()
+		kinds = append(kinds, &schedulingv1beta1.PodGroup{})
+	}
+	log.FromContext(ctx).V(1).Info("Gangs", "servesPodGroups", groups)
+	informers := make([]cache.Informer, 0, len(kinds))
+	for _, object := range kinds {
 		informer, err := m.GetCache().GetInformer(ctx, object)
 		if err != nil {
 			return fmt.Errorf("watching %T, %w", object, err)

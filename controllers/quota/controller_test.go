@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,6 +88,7 @@ func (w *world) restart() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.controller.mirror.ServeGroups()
 	w.told = map[string]client.Object{}
 }
 
@@ -136,7 +138,7 @@ func (w *world) watch() {
 	now := map[string]client.Object{}
 	for _, list := range []client.ObjectList{
 		&corev1.PodList{}, &corev1.NodeList{}, &resourcev1.ResourceClaimList{}, &resourcev1.ResourceSliceList{},
-		&v1alpha1.TenantQuotaList{}, &v1alpha1.PolicyRevisionList{},
+		&v1alpha1.TenantQuotaList{}, &v1alpha1.PolicyRevisionList{}, &schedulingv1beta1.PodGroupList{},
 	} {
 		if err := w.base.List(w.t.Context(), list); err != nil {
 			w.t.Fatal(err)
@@ -264,8 +266,8 @@ func part(model string, guaranteed, limit int32) v1alpha1.ModelQuota {
 	return v1alpha1.ModelQuota{Model: model, Guaranteed: guaranteed, Limit: &limit}
 }
 
-func (w *world) pod(namespace, name, policy string) {
-	w.create(&corev1.Pod{
+func (w *world) pod(namespace, name, policy string, change ...func(*corev1.Pod)) {
+	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelPolicy: policy},
 			CreationTimestamp: metav1.NewTime(w.clock.Now()),
@@ -274,7 +276,11 @@ func (w *world) pod(namespace, name, policy string) {
 			SchedulingGates: []corev1.PodSchedulingGate{{Name: "example.com/first"}, {Name: v1alpha1.GateQuota}},
 			ResourceClaims:  []corev1.PodResourceClaim{{Name: v1alpha1.ClaimRefName, ResourceClaimTemplateName: ptr.To(policy + "-1")}},
 		},
-	})
+	}
+	for _, c := range change {
+		c(p)
+	}
+	w.create(p)
 }
 
 func (w *world) get(namespace, name string) *corev1.Pod {

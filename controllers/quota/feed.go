@@ -10,7 +10,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,12 +22,25 @@ import (
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
-// watched are the kinds that count.
+// watched are the kinds that count, PodGroups beside where they are served.
 func watched() []client.Object {
 	return []client.Object{
 		&corev1.Pod{}, &corev1.Node{}, &resourcev1.ResourceClaim{}, &resourcev1.ResourceSlice{}, &resourcev1.DeviceTaintRule{},
 		&v1alpha1.TenantQuota{}, &v1alpha1.PolicyRevision{},
 	}
+}
+
+// servesGroups: the cluster has PodGroups, of the version that is read here.
+func servesGroups(mapper meta.RESTMapper) (bool, error) {
+	group := schedulingv1beta1.SchemeGroupVersion
+	_, err := mapper.RESTMapping(schema.GroupKind{Group: group.Group, Kind: "PodGroup"}, group.Version)
+	switch {
+	case meta.IsNoMatchError(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("asking for PodGroups, %w", err)
+	}
+	return true, nil
 }
 
 // CacheOptions adds to o what keeps the controller's objects small in memory.
@@ -56,7 +73,10 @@ func slimPod(object any) (any, error) {
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
 			Annotations: annotations, CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 		},
-		Spec:   corev1.PodSpec{SchedulingGates: pod.Spec.SchedulingGates, Priority: pod.Spec.Priority, ResourceClaims: pod.Spec.ResourceClaims},
+		Spec: corev1.PodSpec{
+			SchedulingGates: pod.Spec.SchedulingGates, Priority: pod.Spec.Priority, ResourceClaims: pod.Spec.ResourceClaims,
+			SchedulingGroup: pod.Spec.SchedulingGroup,
+		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}, nil
 }
@@ -162,7 +182,7 @@ func (f *feed) tell(object any, gone bool) {
 }
 
 // matters is false for the many changes that change nothing here: a node's
-// heartbeat, and the status that this controller writes itself.
+// heartbeat, the status of a PodGroup, and that which this controller writes.
 func matters(old, object any) bool {
 	switch o := object.(type) {
 	case *corev1.Node:
@@ -172,6 +192,9 @@ func matters(old, object any) bool {
 	case *v1alpha1.TenantQuota:
 		was, ok := old.(*v1alpha1.TenantQuota)
 		return !ok || was.UID != o.UID || was.Generation != o.Generation
+	case *schedulingv1beta1.PodGroup:
+		was, ok := old.(*schedulingv1beta1.PodGroup)
+		return !ok || was.UID != o.UID || !equality.Semantic.DeepEqual(was.Spec.SchedulingPolicy, o.Spec.SchedulingPolicy)
 	}
 	was, ok := old.(metav1.Object)
 	is, same := object.(metav1.Object)

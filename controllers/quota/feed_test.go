@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -28,20 +29,27 @@ func TestMatters(t *testing.T) {
 	pod := func(version string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}
 	}
+	group := func(least int32, version string) *schedulingv1beta1.PodGroup {
+		g := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{UID: "u", ResourceVersion: version}}
+		g.Spec.SchedulingPolicy.Gang = &schedulingv1beta1.GangSchedulingPolicy{MinCount: least}
+		return g
+	}
 	for name, test := range map[string]struct {
 		old, object any
 		want        bool
 	}{
-		"heartbeat":        {node(nil), node(func(n *corev1.Node) { n.Labels = map[string]string{"a": "b"} }), false},
-		"cordoned":         {node(nil), node(func(n *corev1.Node) { n.Spec.Unschedulable = true }), true},
-		"not ready":        {node(nil), node(func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), true},
-		"ending":           {node(nil), node(func(n *corev1.Node) { n.DeletionTimestamp = ptr.To(metav1.Now()) }), true},
-		"another node":     {node(nil), node(func(n *corev1.Node) { n.UID = "v" }), true},
-		"own status":       {quota(1, "1"), quota(1, "2"), false},
-		"spec of a quota":  {quota(1, "1"), quota(2, "2"), true},
-		"Pod":              {pod("1"), pod("2"), true},
-		"resync of a Pod":  {pod("1"), pod("1"), false},
-		"without what was": {nil, pod("1"), true},
+		"heartbeat":         {node(nil), node(func(n *corev1.Node) { n.Labels = map[string]string{"a": "b"} }), false},
+		"cordoned":          {node(nil), node(func(n *corev1.Node) { n.Spec.Unschedulable = true }), true},
+		"not ready":         {node(nil), node(func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), true},
+		"ending":            {node(nil), node(func(n *corev1.Node) { n.DeletionTimestamp = ptr.To(metav1.Now()) }), true},
+		"another node":      {node(nil), node(func(n *corev1.Node) { n.UID = "v" }), true},
+		"own status":        {quota(1, "1"), quota(1, "2"), false},
+		"spec of a quota":   {quota(1, "1"), quota(2, "2"), true},
+		"Pod":               {pod("1"), pod("2"), true},
+		"resync of a Pod":   {pod("1"), pod("1"), false},
+		"status of a group": {group(2, "1"), group(2, "2"), false},
+		"size of a gang":    {group(2, "1"), group(3, "2"), true},
+		"without what was":  {nil, pod("1"), true},
 	} {
 		if got := matters(test.old, test.object); got != test.want {
 			t.Errorf("%s: got %v, want %v", name, got, test.want)
@@ -82,7 +90,7 @@ func TestSlim(t *testing.T) {
 		},
 		Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: "c"}}, Priority: ptr.To[int32](3), SchedulingGates: []corev1.PodSchedulingGate{{Name: "g"}},
-			ResourceClaims: []corev1.PodResourceClaim{{Name: "r"}},
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "r"}}, SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: "long"},
 	}
@@ -92,7 +100,7 @@ func TestSlim(t *testing.T) {
 	}
 	slim, ok := got.(*corev1.Pod)
 	if !ok || slim.Annotations[v1alpha1.AnnotationModel] != "H100" || len(slim.Annotations) != 1 || slim.Labels[v1alpha1.LabelPolicy] != "h" ||
-		*slim.Spec.Priority != 3 || len(slim.Spec.SchedulingGates) != 1 || len(slim.Spec.ResourceClaims) != 1 || slim.Status.Phase != corev1.PodRunning || slim.UID != "u" {
+		*slim.Spec.Priority != 3 || len(slim.Spec.SchedulingGates) != 1 || len(slim.Spec.ResourceClaims) != 1 || slim.Spec.SchedulingGroup == nil || slim.Status.Phase != corev1.PodRunning || slim.UID != "u" {
 		t.Errorf("lost what is read: %+v", got)
 	}
 	if len(slim.Spec.Containers) != 0 || len(slim.ManagedFields) != 0 || slim.Status.Message != "" {

@@ -88,8 +88,9 @@ type entry struct {
 	shape    *shape
 	created  int64
 	phase    phase
-	decided  int64 // members with an allocation
-	since    int64 // the pass that first found it entitled, if the last one did
+	decided  int64     // members with an allocation
+	rest     []request // what is still to be had, where a part of the entry is decided
+	since    int64     // the pass that first found it entitled, if the last one did
 	alloc    vec
 	charge   vec // of undecided members
 	hold     vec // what undecided members will take
@@ -156,6 +157,14 @@ func (e *entry) undecided() int64 {
 	return e.shape.members - e.decided
 }
 
+// needs are the requests of undecided members.
+func (e *entry) needs() []request {
+	if e.rest != nil {
+		return e.rest
+	}
+	return e.shape.requests
+}
+
 // check refuses what no entry can be.
 func (x *Entry) check() error {
 	bad := func(format string, args ...any) error {
@@ -176,20 +185,28 @@ func (x *Entry) check() error {
 	default:
 		return bad("preempts %q", x.Preempts)
 	}
-	for i, r := range x.Requests {
+	if wrong := wrongRequest(x.Requests); wrong != "" {
+		return bad("%s", wrong)
+	}
+	return nil
+}
+
+// wrongRequest says which of the requests can't be one, and why; "" if all can.
+func wrongRequest(requests []Request) string {
+	for i, r := range requests {
 		if len(r.Alternatives) == 0 {
-			return bad("request %d has no alternative", i)
+			return fmt.Sprintf("request %d has no alternative", i)
 		}
-		if r.Claim != "" && slices.ContainsFunc(x.Requests[:i], func(o Request) bool { return o.Claim == r.Claim }) {
-			return bad("request %d names claim %s again", i, r.Claim)
+		if r.Claim != "" && slices.ContainsFunc(requests[:i], func(o Request) bool { return o.Claim == r.Claim }) {
+			return fmt.Sprintf("request %d names claim %s again", i, r.Claim)
 		}
 		for j, a := range r.Alternatives {
 			if a.Count < 1 || a.Count > maxCount || a.After < 0 || len(a.Models) == 0 || slices.Contains(a.Models, "") {
-				return bad("request %d, alternative %d: %+v", i, j, a)
+				return fmt.Sprintf("request %d, alternative %d: %+v", i, j, a)
 			}
 		}
 	}
-	return nil
+	return ""
 }
 
 // inRange: the time can be counted in nanoseconds.

@@ -37,6 +37,10 @@ type Allocated struct {
 	Devices []Devices
 	// Started is when their work began. Zero: now.
 	Started time.Time
+	// Rest is what is still to be had, of an entry of one member of which only
+	// a part got devices: a gang whose Pods ask for different things. Devices
+	// are then all that it has by now. No request of it names a claim.
+	Rest []Request
 }
 
 // Devices is a number of devices of one model.

@@ -86,6 +86,9 @@ func (st *State) Explain(id string) (Explanation, error) {
 	case e.phase == opened && e.undecided() == 0:
 		x.Reason, x.Detail = ReasonAllocated, "all members have devices"
 		return x, nil
+	case e.phase == opened && e.rest != nil:
+		x.Reason, x.Detail = ReasonOpened, "a part of it has devices"
+		return x, nil
 	case e.phase == opened:
 		x.Reason, x.Detail = ReasonOpened, fmt.Sprintf("%d of %d members have devices", e.decided, e.shape.members)
 		return x, nil

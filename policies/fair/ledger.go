@@ -52,8 +52,9 @@ func (st *State) settle() {
 func (st *State) settleEntry(e *entry) {
 	e.tenant.settled = st.round
 	e.charge, e.hold = e.charge[:0], e.hold[:0]
-	for i := range e.shape.requests {
-		r := &e.shape.requests[i]
+	needs := e.needs()
+	for i := range needs {
+		r := &needs[i]
 		if r.claim != "" {
 			c := e.tenant.claims[r.claim]
 			if c.known || c.round == st.round {

@@ -216,7 +216,14 @@ func (ev Arrived) apply(st *State) error {
 // shapeOf interns what the entry asks for.
 func (st *State) shapeOf(x *Entry, key string) *shape {
 	s := &shape{key: key, members: x.Members, uniform: x.Uniform, priority: x.Priority, firm: x.firm(), preempts: x.Preempts}
-	for _, r := range x.Requests {
+	s.requests = st.requestsOf(x.Requests)
+	return s
+}
+
+// requestsOf reads requests.
+func (st *State) requestsOf(list []Request) []request {
+	var requests []request
+	for _, r := range list {
 		own := request{claim: r.Claim}
 		for _, a := range r.Alternatives {
 			alt := alternative{count: a.Count, after: int64(a.After)}
@@ -226,9 +233,9 @@ func (st *State) shapeOf(x *Entry, key string) *shape {
 			own.alternatives = append(own.alternatives, alt)
 		}
 		st.sortByCost(&own)
-		s.requests = append(s.requests, own)
+		requests = append(requests, own)
 	}
-	return s
+	return requests
 }
 
 // enqueue puts an entry into its line.
@@ -301,13 +308,17 @@ func (st *State) open(e *entry) {
 	st.stale = true
 }
 
-// settleMembers takes an entry from the undecided, if none of its members is.
+// settleMembers takes an entry from the undecided, if none of its members is,
+// and puts it there if one is again.
 func (st *State) settleMembers(e *entry) {
 	st.stale = true
 	at, found := slices.BinarySearchFunc(st.undecided, e, bySettling)
-	if found && e.undecided() == 0 {
+	switch undecided := e.undecided() > 0; {
+	case found && !undecided:
 		st.undecided = slices.Delete(st.undecided, at, at+1)
 		e.charge, e.hold = nil, nil
+	case !found && undecided:
+		st.undecided = slices.Insert(st.undecided, at, e)
 	}
 }
 
@@ -318,7 +329,7 @@ func (st *State) vacate(e *entry) {
 	for _, a := range e.alloc {
 		st.allocate(e.tenant, a.model, -a.n, e.shape.firm)
 	}
-	e.alloc, e.decided, e.started = nil, 0, 0
+	e.alloc, e.decided, e.rest, e.started = nil, 0, nil, 0
 	st.unnotice(e)
 	at, _ := slices.BinarySearchFunc(e.tenant.running, e, byID)
 	e.tenant.running = slices.Delete(e.tenant.running, at, at+1)
@@ -390,6 +401,18 @@ func (ev Allocated) apply(st *State) error {
 	if ev.Members < 0 || ev.Members > e.shape.members-e.decided {
 		return fmt.Errorf("entry %q has %d of %d members decided, %d more, %w", ev.ID, e.decided, e.shape.members, ev.Members, ErrConflict)
 	}
+	if len(ev.Rest) > 0 {
+		wrong := wrongRequest(ev.Rest)
+		if slices.ContainsFunc(ev.Rest, func(r Request) bool { return r.Claim != "" }) {
+			wrong = "it names a claim"
+		}
+		if e.shape.members != 1 || ev.Members != 0 {
+			wrong = "its members are counted"
+		}
+		if wrong != "" {
+			return fmt.Errorf("the rest of entry %q: %s, %w", ev.ID, wrong, ErrInvalid)
+		}
+	}
 	for _, d := range ev.Devices {
 		if d.Model == "" || d.Count < 0 || d.Count > maxDevices {
 			return fmt.Errorf("entry %q has %d devices of model %q, %w", ev.ID, d.Count, d.Model, ErrInvalid)
@@ -418,9 +441,12 @@ func (st *State) take(e *entry, ev *Allocated, started int64) {
 		for _, a := range e.alloc {
 			st.allocate(e.tenant, a.model, -a.n, e.shape.firm)
 		}
-		e.alloc, e.decided = nil, e.shape.members
+		e.alloc, e.decided, e.rest = nil, e.shape.members, nil
 	}
 	e.decided += ev.Members
+	if len(ev.Rest) > 0 {
+		e.decided, e.rest = 0, st.requestsOf(ev.Rest)
+	}
 	shared := map[string]vec{}
 	for _, d := range ev.Devices {
 		m := st.model(d.Model)
@@ -460,7 +486,7 @@ func (ev Deleted) apply(st *State) error {
 	switch {
 	case err != nil:
 		return err
-	case e.phase == waiting || e.decided == 0:
+	case e.phase == waiting || e.decided == 0 && e.rest == nil:
 		return st.end(ev.ID)
 	}
 	e.phase = releasing

@@ -5,6 +5,7 @@
 // feeds it from watches, `ladder quota` from files.
 //
 //	m, err := tenants.NewMirror(config)
+//	m.ServeGroups()  // where the cluster serves PodGroups
 //	m.Put(pod); m.Put(claim); m.Delete(slice)  // in any order
 //	err = m.Sync(now)                          // tells the engine
 //	for _, action := range m.Next(now) { ... }
@@ -14,8 +15,9 @@
 // kept beside them: who starts again with the same objects counts the same.
 // The rules are published in docs/quota.md.
 //
-// Files: mirror.go takes the objects and tells what they mean; work.go reads a
-// Pod with its claims, tiers.go what a policy lets it have, devices.go the
-// fleet, quotas.go who owns a namespace; report.go is a tenant's status;
-// config.go are the settings of the whole cluster.
+// Files: mirror.go takes the objects, index.go finds what one concerns, sync.go
+// tells the engine, next.go is what to do; work.go reads a Pod with its claims,
+// gang.go and gather.go the Pods of a PodGroup, tiers.go what a policy lets them
+// have, devices.go the fleet, quotas.go who owns a namespace; report.go is a
+// tenant's status; config.go are the settings of the whole cluster.
 package tenants

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/fair"
@@ -70,26 +71,29 @@ type choice struct{ pods, without int32 }
 func (m *Mirror) firstChoices(tenant string) map[string]choice {
 	counts := map[string]choice{}
 	for _, w := range m.told {
-		if w.entry.Tenant != tenant || !w.policy || !w.decided || w.phase != open || len(w.devices) == 0 {
+		if w.entry.Tenant != tenant || w.phase != open {
 			continue
 		}
-		wanted := w.entry.Requests[0].Alternatives[0].Models
-		c := counts[wanted[0]]
-		c.pods++
-		if !slices.ContainsFunc(w.devices, func(d fair.Devices) bool { return slices.Contains(wanted, d.Model) }) {
-			c.without++
+		for _, pod := range w.served {
+			c := counts[pod.wanted[0]]
+			c.pods++
+			if !slices.ContainsFunc(pod.devices, func(d fair.Devices) bool { return slices.Contains(pod.wanted, d.Model) }) {
+				c.without++
+			}
+			counts[pod.wanted[0]] = c
 		}
-		counts[wanted[0]] = c
 	}
 	return counts
 }
 
-// place is a Pod that waits.
+// place is a Pod, or a gang, that waits.
 type place struct {
 	id       string
 	priority int32
 	created  time.Time
 	reason   fair.Reason // of those that the engine does not know
+	pods     []string
+	gang     *gang // if it is one
 }
 
 // line fills in who waits.
@@ -97,45 +101,82 @@ func (m *Mirror) line(tenant string, s *v1alpha1.TenantQuotaStatus) {
 	var list []place
 	for id, w := range m.told {
 		if w.entry.Tenant == tenant && w.phase == waiting {
-			list = append(list, place{id: id, priority: w.entry.Priority, created: w.entry.Created})
+			list = append(list, m.placeOf(id, place{priority: w.entry.Priority, created: w.entry.Created}))
 		}
 	}
 	for id, reason := range m.blocked {
-		if pod := m.pods[id]; pod != nil && m.owner[pod.Namespace] == tenant {
-			p := place{id: id, created: pod.CreationTimestamp.UTC(), reason: reason}
-			if pod.Spec.Priority != nil {
-				p.priority = *pod.Spec.Priority
-			}
+		p := m.placeOf(id, place{reason: reason})
+		if pod := m.pods[p.pods[0]]; pod != nil && m.owner[pod.Namespace] == tenant {
+			p.created, p.priority = pod.CreationTimestamp.UTC(), ptr.Deref(pod.Spec.Priority, 0)
 			list = append(list, p)
 		}
 	}
 	slices.SortFunc(list, func(a, b place) int {
 		return cmp.Or(cmp.Compare(b.priority, a.priority), a.created.Compare(b.created), cmp.Compare(a.id, b.id))
 	})
-	s.Waiting = clip(int64(len(list)))
+	var count int64
 	var oldest time.Time
 	for _, p := range list {
-		if oldest.IsZero() || p.created.Before(oldest) {
-			oldest = p.created
+		count += int64(len(p.pods))
+		for _, id := range p.pods {
+			if pod := m.pods[id]; pod != nil && (oldest.IsZero() || pod.CreationTimestamp.Time.Before(oldest)) {
+				oldest = pod.CreationTimestamp.UTC()
+			}
 		}
 	}
+	s.Waiting = clip(count)
 	if !oldest.IsZero() {
 		at := metav1.NewTime(oldest)
 		s.WaitingSince = &at
 	}
 	for i, p := range list[:min(len(list), maxNext)] {
-		namespace, name, _, _ := SplitID(p.id)
+		namespace, name, _, _ := SplitID(p.pods[0])
 		next := v1alpha1.WaitingPod{Position: int32(i + 1), Namespace: namespace, Name: name, Reason: string(p.reason)}
 		if p.reason == "" {
 			next.Reason, next.Message = m.why(p.id)
+		}
+		if p.gang != nil {
+			next.Message = brief(p.gang.words() + next.Message)
 		}
 		s.Next = append(s.Next, next)
 	}
 }
 
-// why a Pod waits, in one line.
-func (m *Mirror) why(id string) (reason, message string) {
+// placeOf completes the place of a Pod, or of a gang.
+func (m *Mirror) placeOf(id string, p place) place {
+	p.id, p.pods = id, []string{id}
+	if group := m.groupAt(id); group != nil {
+		if g := m.gang(group); g != nil && len(g.core) > 0 {
+			p.gang, p.pods = g, g.core
+		}
+	}
+	return p
+}
+
+// words say which gang it is and how much of it is there.
+func (g *gang) words() string {
+	parts := strings.Split(g.id, "/")
+	s := fmt.Sprintf("PodGroup %s, %d of %d Pods are there", parts[2], g.total, g.least)
+	if g.complete() {
+		s = fmt.Sprintf("PodGroup %s, %d Pods together: ", parts[2], len(g.core))
+	}
+	return s
+}
+
+// explain is what the engine says, and of a gang what it can't know: that no
+// fleet of this size can ever serve all of it.
+func (m *Mirror) explain(id string) (fair.Explanation, error) {
 	x, err := m.state.Explain(id)
+	w := m.told[id]
+	if err == nil && w != nil && w.pods != nil && (x.Reason == fair.ReasonNoFreeDevices || x.Reason == fair.ReasonLimitReached) && m.tooLarge(w) {
+		x.Reason, x.Detail = fair.ReasonNeverFits, "all of it together is more than the limit, or than the fleet has"
+	}
+	return x, err
+}
+
+// why a Pod or a gang waits, in one line.
+func (m *Mirror) why(id string) (reason, message string) {
+	x, err := m.explain(id)
 	if err != nil {
 		return "Unknown", err.Error()
 	}
@@ -153,23 +194,29 @@ func (m *Mirror) why(id string) (reason, message string) {
 	if message == "" || x.Reason == fair.ReasonAwaitingReclaim {
 		message = x.Detail
 	}
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
-	}
-	return string(x.Reason), message
+	return string(x.Reason), brief(message)
 }
 
-// Explain says where a Pod stands, by namespace and name. False: the engine does
+// brief keeps a message inside the schema's limit.
+func brief(message string) string {
+	if len(message) > maxMessage {
+		return strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
+	}
+	return message
+}
+
+// Explain says where a Pod stands, or its gang, by namespace and name. False: the engine does
 // not know it, for the reason or because it does not count.
 func (m *Mirror) Explain(namespace, name string) (x fair.Explanation, blocked fair.Reason, ok bool) {
 	for id, pod := range m.pods {
 		if pod.Namespace != namespace || pod.Name != name {
 			continue
 		}
+		id = m.entryOf(id)
 		if reason, found := m.blocked[id]; found {
 			return x, reason, false
 		}
-		x, err := m.state.Explain(id)
+		x, err := m.explain(id)
 		return x, "", err == nil
 	}
 	return x, "", false

@@ -28,6 +28,13 @@ const (
 	ReasonNoSuchDevices fair.Reason = "NoSuchDevices"
 	// ReasonOpenRefused: the API server refused to open the gate.
 	ReasonOpenRefused fair.Reason = "OpenRefused"
+	// ReasonGroupMissing: the PodGroup that the Pod belongs to is not there.
+	ReasonGroupMissing fair.Reason = "GroupMissing"
+	// ReasonGroupIncomplete: fewer Pods of the gang are there than it starts with.
+	ReasonGroupIncomplete fair.Reason = "GroupIncomplete"
+	// ReasonBehindGroup: the gang has as many Pods as it starts with; others of
+	// it have their turn when it is open.
+	ReasonBehindGroup fair.Reason = "BehindGroup"
 )
 
 // phase is where work is in its life.
@@ -39,7 +46,8 @@ const (
 	releasing
 )
 
-// work is what the engine is told of a Pod, or of claims that outlive it.
+// work is what the engine is told of a Pod, of a gang, or of claims that outlive
+// their Pod.
 type work struct {
 	entry fair.Entry
 	phase phase
@@ -49,7 +57,22 @@ type work struct {
 	devices []fair.Devices
 	started time.Time
 	notice  *fair.ReclaimNoticed
+	served  []served
+	// Of a gang: its Pods, and what those without devices ask for while others
+	// have theirs.
+	pods []string
+	rest []fair.Request
 }
+
+// served is a Pod that got devices: the models that it asks for first, and what
+// it has.
+type served struct {
+	wanted  []string
+	devices []fair.Devices
+}
+
+// known: it was told what at least a part of the work was given.
+func (w *work) known() bool { return w.decided || len(w.devices) > 0 }
 
 // shares: a claim of others is among what the work asks for.
 func (w *work) shares() bool {
@@ -121,22 +144,12 @@ func (m *Mirror) look(id string, now time.Time) (w *work, blocked fair.Reason, s
 	if over(pod) {
 		return m.left(id), "", false
 	}
-	tenant, limited := m.tenant(pod.Namespace)
 	gated := HasGate(pod)
-	w = &work{phase: open, decided: true, entry: fair.Entry{
-		ID: id, Tenant: tenant, Priority: ptr.Deref(pod.Spec.Priority, 0), Created: pod.CreationTimestamp.UTC(),
-		Preemptible: limited && preemptible(pod) && !now.Before(m.spared[id]),
-	}}
-	if gated {
-		w.phase = waiting
+	_, limited := m.tenant(pod.Namespace)
+	w, blocked = m.read(id, pod, now)
+	if !w.decided {
+		w.devices, w.started = nil, time.Time{}
 	}
-	if template := templateOf(pod); template != "" {
-		blocked = m.ask(w, template)
-		if blocked == "" && now.Before(m.paused[id]) {
-			blocked = ReasonOpenRefused
-		}
-	}
-	m.hold(w, pod, id)
 	switch {
 	case gated && !limited, gated && !w.policy && blocked == "":
 		stray = true
@@ -148,6 +161,30 @@ func (m *Mirror) look(id string, now time.Time) (w *work, blocked fair.Reason, s
 	}
 	w.notice = m.noticeOf(pod, w)
 	return w, "", stray
+}
+
+// read is what a Pod asks for and has, whatever it waits for. blocked says why
+// it could not be let in.
+func (m *Mirror) read(id string, pod *corev1.Pod, now time.Time) (w *work, blocked fair.Reason) {
+	tenant, limited := m.tenant(pod.Namespace)
+	w = &work{phase: open, decided: true, entry: fair.Entry{
+		ID: id, Tenant: tenant, Priority: ptr.Deref(pod.Spec.Priority, 0), Created: pod.CreationTimestamp.UTC(),
+		Preemptible: limited && preemptible(pod) && !now.Before(m.spared[id]),
+	}}
+	if HasGate(pod) {
+		w.phase = waiting
+	}
+	if template := templateOf(pod); template != "" {
+		blocked = m.ask(w, template)
+		if blocked == "" && now.Before(m.paused[id]) {
+			blocked = ReasonOpenRefused
+		}
+	}
+	m.hold(w, pod, id)
+	if w.policy && w.decided && w.phase == open && len(w.devices) > 0 {
+		w.served = []served{{w.entry.Requests[0].Alternatives[0].Models, w.devices}}
+	}
+	return w, blocked
 }
 
 // ask adds what the policy lets the Pod have.
@@ -203,9 +240,6 @@ func (m *Mirror) hold(w *work, pod *corev1.Pod, id string) {
 		}
 	}
 	w.entry.Requests = append(w.entry.Requests, held(own)...)
-	if !w.decided {
-		w.devices, w.started = nil, time.Time{}
-	}
 }
 
 // left is what is still held although its Pod has ended: for those whom the
@@ -307,10 +341,19 @@ func since(claim *resourceapi.ResourceClaim, pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.UTC()
 }
 
+// deadlineOf is when the Pod will be evicted, if it was told.
+func deadlineOf(pod *corev1.Pod) (time.Time, bool) {
+	if pod == nil {
+		return time.Time{}, false
+	}
+	deadline, err := time.Parse(time.RFC3339Nano, pod.Annotations[v1alpha1.AnnotationReclaimDeadline])
+	return deadline, err == nil
+}
+
 // noticeOf is the notice that was written on the Pod, where nobody else can.
 func (m *Mirror) noticeOf(pod *corev1.Pod, w *work) *fair.ReclaimNoticed {
-	deadline, err := time.Parse(time.RFC3339Nano, pod.Annotations[v1alpha1.AnnotationReclaimDeadline])
-	if err != nil || w.phase != open || !w.entry.Preemptible || pod.Labels[v1alpha1.LabelPolicy] == "" {
+	deadline, ok := deadlineOf(pod)
+	if !ok || w.phase != open || !w.entry.Preemptible || pod.Labels[v1alpha1.LabelPolicy] == "" {
 		return nil
 	}
 	return &fair.ReclaimNoticed{ID: w.entry.ID, For: m.podOf[types.UID(pod.Annotations[v1alpha1.AnnotationReclaimFor])], Deadline: deadline}

@@ -47,6 +47,7 @@ func (w *world) empty() *Mirror {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	m.ServeGroups()
 	return m
 }
 

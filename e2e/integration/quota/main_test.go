@@ -29,7 +29,7 @@ import (
 	"gpuladder.dev/ladder/policies/tenants"
 )
 
-func TestMain(m *testing.M) { os.Exit(apiserver.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(apiserver.Main(m, apiserver.PodGroups)) }
 
 var install sync.Once
 

@@ -52,11 +52,24 @@ var shared struct {
 	env    *envtest.Environment
 	server *Server
 	err    error
+	// options are those of Main.
+	options []Option
+}
+
+// Option changes the server before it starts.
+type Option func(*envtest.Environment)
+
+// PodGroups turns gangs on.
+func PodGroups(env *envtest.Environment) {
+	env.ControlPlane.GetAPIServer().Configure().
+		Append("feature-gates", "GenericWorkload=true").
+		Append("runtime-config", "scheduling.k8s.io/v1beta1=true")
 }
 
 // Main runs the tests of a package and stops the server, if one was started.
 // The result is for os.Exit.
-func Main(m *testing.M) int {
+func Main(m *testing.M, options ...Option) int {
+	shared.options = options
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	go func() {
@@ -111,6 +124,9 @@ func start(ctx context.Context) (*Server, *envtest.Environment, error) {
 		Scheme:                   scheme,
 		BinaryAssetsDirectory:    programs.Dir,
 		CRDs:                     definitions,
+	}
+	for _, option := range shared.options {
+		option(env)
 	}
 	config, err := env.Start()
 	if err != nil {

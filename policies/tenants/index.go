@@ -1,0 +1,171 @@
+package tenants
+
+// Where an object is found, and what else to look at again when one changes.
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	schedulingapi "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"gpuladder.dev/ladder/policies/fair"
+)
+
+// renew looks again at all Pods of a revision.
+func (m *Mirror) renew(revision string) {
+	delete(m.tiers, revision)
+	for id, pod := range m.pods {
+		if templateOf(pod) == revision {
+			m.mark(id)
+		}
+	}
+}
+
+// mark has work looked at again, and with a Pod all that are of its PodGroup.
+func (m *Mirror) mark(id string) {
+	m.dirty[id] = true
+	if pod := m.pods[id]; pod != nil {
+		m.markGroup(pod)
+	}
+}
+
+func (m *Mirror) markGroup(pod *corev1.Pod) {
+	key, ok := m.groupOf(pod)
+	if !ok {
+		return
+	}
+	for id := range m.peers[key] {
+		m.dirty[id] = true
+	}
+	if group := m.groups[key]; group != nil {
+		m.dirty[gangID(group)] = true
+	}
+}
+
+func (m *Mirror) setPod(pod *corev1.Pod, gone bool) {
+	id, key := IDOf(pod.Namespace, pod.Name, pod.UID), keyOf(pod)
+	group, grouped := m.groupOf(pod)
+	gone = gone || len(pod.Spec.ResourceClaims) == 0 && !HasGate(pod) && !grouped
+	if other, ok := m.podAt[key]; ok && (other != id || gone) {
+		if other != id && gone {
+			return // of one that was replaced already
+		}
+		m.forget(other)
+	}
+	if gone {
+		return
+	}
+	m.pods[id], m.podAt[key], m.podOf[pod.UID] = pod, id, id
+	if grouped {
+		if m.peers[group] == nil {
+			m.peers[group] = map[string]bool{}
+		}
+		m.peers[group][id] = true
+	}
+	if m.isAsked(id, fair.Open) && !HasGate(pod) {
+		delete(m.asked, id)
+	}
+	m.mark(id)
+	m.eachNamed(pod, func(claim types.NamespacedName) {
+		if m.users[claim] == nil {
+			m.users[claim] = map[string]bool{}
+		}
+		m.users[claim][id] = true
+	})
+}
+
+// forget drops a Pod that is gone.
+func (m *Mirror) forget(id string) {
+	pod := m.pods[id]
+	delete(m.pods, id)
+	delete(m.podAt, keyOf(pod))
+	delete(m.podOf, pod.UID)
+	delete(m.asked, id)
+	m.dirty[id] = true
+	m.markGroup(pod)
+	if group, ok := m.groupOf(pod); ok {
+		if delete(m.peers[group], id); len(m.peers[group]) == 0 {
+			delete(m.peers, group)
+		}
+	}
+	m.eachNamed(pod, func(claim types.NamespacedName) {
+		if delete(m.users[claim], id); len(m.users[claim]) == 0 {
+			delete(m.users, claim)
+		}
+	})
+}
+
+// eachNamed visits the claims that a Pod names, and looks again at each.
+func (m *Mirror) eachNamed(pod *corev1.Pod, visit func(types.NamespacedName)) {
+	for _, ref := range pod.Spec.ResourceClaims {
+		if ref.ResourceClaimName == nil {
+			continue
+		}
+		key := types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimName}
+		visit(key)
+		if claim := m.claims[key]; claim != nil && ownerID(claim) == "" {
+			m.dirty[claimID(claim)] = true
+		}
+	}
+}
+
+func (m *Mirror) setClaim(claim *resourceapi.ResourceClaim, gone bool) {
+	key := keyOf(claim)
+	if old := m.claims[key]; old != nil {
+		if gone && old.UID != claim.UID {
+			return
+		}
+		m.fleet.hold(old, -1)
+		m.touch(old)
+		delete(m.claims, key)
+		if id := ownerID(old); id != "" {
+			if delete(m.owned[id], key); len(m.owned[id]) == 0 {
+				delete(m.owned, id)
+			}
+		}
+	}
+	m.newHolds = true
+	if gone {
+		return
+	}
+	m.claims[key] = claim
+	m.fleet.hold(claim, 1)
+	if id := ownerID(claim); id != "" {
+		if m.owned[id] == nil {
+			m.owned[id] = map[types.NamespacedName]bool{}
+		}
+		m.owned[id][key] = true
+	}
+	m.touch(claim)
+}
+
+// touch looks again at all that a claim concerns.
+func (m *Mirror) touch(claim *resourceapi.ResourceClaim) {
+	if id := ownerID(claim); id != "" {
+		m.mark(id)
+		return
+	}
+	m.dirty[claimID(claim)] = true
+	for id := range m.users[keyOf(claim)] {
+		m.mark(id)
+	}
+}
+
+func (m *Mirror) setGroup(group *schedulingapi.PodGroup, gone bool) {
+	key := keyOf(group)
+	if old := m.groups[key]; old != nil {
+		if gone && old.UID != group.UID {
+			return
+		}
+		m.dirty[gangID(old)] = true
+		delete(m.podOf, old.UID)
+	}
+	put(m.groups, key, group, gone)
+	if !gone {
+		m.podOf[group.UID] = gangID(group)
+		m.dirty[gangID(group)] = true
+	}
+	for id := range m.peers[key] {
+		m.dirty[id] = true
+	}
+}
