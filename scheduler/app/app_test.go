@@ -99,6 +99,22 @@ func TestServeInOrder(t *testing.T) {
 	assert.False(t, enabled(profiles[2].Plugins.MultiPoint, ladder.OrderName), "it would be there twice")
 }
 
+// Every profile with Ladder gets the plugin that parks Pods, once.
+func TestParkIsAdded(t *testing.T) {
+	c, err := defaultConfig()
+	require.NoError(t, err)
+	with, without := c.Profiles[0], c.Profiles[0].DeepCopy()
+	without.Plugins.MultiPoint = set(names.PrioritySort)
+	profiles := []config.KubeSchedulerProfile{with, *without, {SchedulerName: "none"}}
+	before := len(with.Plugins.MultiPoint.Enabled)
+	for range 2 {
+		park(profiles)
+		assert.True(t, enabled(profiles[0].Plugins.MultiPoint, ladder.ParkName))
+		assert.Len(t, profiles[0].Plugins.MultiPoint.Enabled, before+1)
+		assert.False(t, enabled(profiles[1].Plugins.MultiPoint, ladder.ParkName))
+	}
+}
+
 func TestCommandNamesItsFlags(t *testing.T) {
 	command := NewCommand()
 	for _, flag := range []string{"journal", "journal-keep", "kubeconfig", "config", "secure-port", "bind-address", "leader-elect", "v", "feature-gates"} {

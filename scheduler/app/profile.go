@@ -77,6 +77,17 @@ func serveInOrder(profiles []config.KubeSchedulerProfile) {
 	}
 }
 
+// park adds the plugin that keeps Pods that wait for devices out of the queue
+// wherever Ladder is.
+func park(profiles []config.KubeSchedulerProfile) {
+	for i := range profiles {
+		plugins := profiles[i].Plugins
+		if plugins != nil && enabled(plugins.MultiPoint, ladder.Name) && !enabled(plugins.MultiPoint, ladder.ParkName) {
+			plugins.MultiPoint.Enabled = append(plugins.MultiPoint.Enabled, config.Plugin{Name: ladder.ParkName})
+		}
+	}
+}
+
 // checkProfiles refuses profiles in which Ladder could not keep its promises.
 func checkProfiles(sched *scheduler.Scheduler, percentage int32) error {
 	used := false

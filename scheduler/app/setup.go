@@ -43,7 +43,8 @@ type Scheduler struct {
 
 // Plugins returns what the profiles of one scheduler share and the registry of
 // its own plugins, for scheduler.New. Who doesn't use [Setup] must also call
-// [ladder.Widen] on the scheduler.
+// [ladder.Core.Attach] on the scheduler, or [ladder.Widen] where its informers
+// have started.
 func Plugins(own Options, logger klog.Logger) (*ladder.Core, frameworkruntime.Registry, error) {
 	if own.Clock == nil {
 		own.Clock = clock.RealClock{}
@@ -54,7 +55,11 @@ func Plugins(own Options, logger klog.Logger) (*ladder.Core, frameworkruntime.Re
 	}
 	core := ladder.NewCore(engine, own.Clock, logger)
 	registry := frameworkruntime.Registry{}
-	if err := errors.Join(registry.Register(ladder.Name, core.Factory()), registry.Register(ladder.OrderName, ladder.NewOrder)); err != nil {
+	if err := errors.Join(
+		registry.Register(ladder.Name, core.Factory()),
+		registry.Register(ladder.OrderName, ladder.NewOrder),
+		registry.Register(ladder.ParkName, core.NewPark),
+	); err != nil {
 		return nil, nil, fmt.Errorf("registering plugins, %w", err)
 	}
 	return core, registry, nil
@@ -81,6 +86,7 @@ func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler,
 	}
 	cc := config.Complete()
 	serveInOrder(cc.ComponentConfig.Profiles)
+	park(cc.ComponentConfig.Profiles)
 	core, registry, err := Plugins(own, klog.FromContext(ctx))
 	if err != nil {
 		return nil, err
@@ -104,7 +110,7 @@ func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler,
 	if err := checkProfiles(sched, valueOr(cc.ComponentConfig.PercentageOfNodesToScore)); err != nil {
 		return nil, err
 	}
-	ladder.Widen(sched)
+	core.Attach(sched)
 	return &Scheduler{Config: &cc, Sched: sched, Core: core}, nil
 }
 

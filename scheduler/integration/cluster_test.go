@@ -78,6 +78,8 @@ type cluster struct {
 	t *testing.T
 	// templates by name, for the harness' claim controller.
 	templates map[string]*resourceapi.ResourceClaimTemplate
+	// scheduler is the one that was started last.
+	scheduler *app.Scheduler
 }
 
 // newCluster returns a cluster, empty, and empties it after the test.
@@ -281,6 +283,7 @@ func (c *cluster) startSchedulerAt(kubeconfig, journal string) (stop func()) {
 		cancel()
 		c.t.Fatalf("setting up the scheduler, %v", err)
 	}
+	c.scheduler = s
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -75,6 +75,8 @@ type Core struct {
 	groups    *groups
 	holders   holders
 	publisher *outcome.Publisher
+	// parks says that the plugin Park keeps Pods that wait; see [Core.Attach].
+	parks bool
 }
 
 // NewCore returns a Core that decides with engine. It begins to watch and to

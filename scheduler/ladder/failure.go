@@ -138,8 +138,8 @@ func (p *Plugin) PreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
 	if status := p.DynamicResources.PreEnqueue(ctx, pod); !status.IsSuccess() {
 		return status
 	}
-	if len(pod.Spec.ResourceClaims) == 0 {
-		return nil
+	if p.core.parks || len(pod.Spec.ResourceClaims) == 0 {
+		return nil // Park asks
 	}
 	if why := p.core.waiting.held(pod, p.handle); why != "" {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why)

@@ -88,6 +88,8 @@ func (w *waiting) concerned(pod *corev1.Pod, old, current any) bool {
 		changed = old
 	}
 	switch o := final(changed).(type) {
+	case nil: // a claim that is gone, of which nothing is known
+		return p.minds(causeOwn | causeOthers)
 	case *resourceapi.ResourceSlice:
 		before, _ := old.(*resourceapi.ResourceSlice)
 		return p.mindsSlice(before, o)

@@ -56,6 +56,8 @@ type parkedPod struct {
 	yields int
 	// woken is when the Pod was last put into the queue, or zero.
 	woken time.Time
+	// since is when PreEnqueue began to keep the Pod, or zero; see park.go.
+	since time.Time
 }
 
 // sight is how far changes had come when a decision about a Pod began.
@@ -244,7 +246,7 @@ func (w *waiting) release(p *parkedPod) {
 	if p.hold != nil && p.hold.gaveUp {
 		w.failures[p.pod.UID] = retry.State{}
 	}
-	p.hold, p.woken = nil, w.clock.Now()
+	p.hold, p.woken, p.since = nil, w.clock.Now(), time.Time{}
 }
 
 // waitsForAPI says whether a Pod waits for nothing but the API server.

@@ -15,7 +15,8 @@ import (
 )
 
 // Widen makes the scheduler go on with the next part of the order, in the same
-// attempt, when no node of a part passes. It must be called before Run.
+// attempt, when no node of a part passes. It must be called before Run; where
+// informers have not started either, [Core.Attach] does more.
 func Widen(sched *scheduler.Scheduler) {
 	sched.SchedulePod = widened(sched.SchedulePod)
 }

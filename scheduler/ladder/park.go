@@ -1,0 +1,255 @@
+package ladder
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	internalqueue "k8s.io/kubernetes/pkg/scheduler/backend/queue"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+)
+
+// This file keeps Pods that wait for devices from slowing down those that need
+// not. At every change in the cluster kube-scheduler's queue asks, for each Pod
+// that waits, each plugin that refused it whether the change can help. With
+// thousands of Pods waiting that is most of what a scheduler does.
+//
+// A Pod that nobody but Ladder refused is parked instead: the plugin Park keeps
+// it out at PreEnqueue, and since that plugin registers no events, the queue
+// passes over the Pod without a question. Ladder sees the same changes at the
+// same moment, for it stands in front of the queue, and wakes the Pods that one
+// concerns; see wake.go. What concerns a Pod is the same either way: see
+// hints.go.
+
+// ParkName is the name of the plugin Park in the registry and in configurations.
+const ParkName = "LadderPark"
+
+// maxParked is how long a Pod is parked that no change concerned. It is what
+// kube-scheduler's queue waits before it tries a Pod for which it missed an
+// event.
+const maxParked = 5 * time.Minute
+
+// Park is the plugin that keeps parked Pods out of the scheduling queue. It is a
+// plugin of its own because the queue asks the plugin that keeps a Pod out, for
+// each event that it registered, and Ladder registers many.
+//
+// It does nothing until [Core.Attach], which brings the events to Ladder.
+type Park struct {
+	core   *Core
+	handle fwk.Handle
+}
+
+var (
+	_ fwk.PreEnqueuePlugin  = &Park{}
+	_ fwk.EnqueueExtensions = &Park{}
+)
+
+// NewPark makes the plugin for a profile.
+func (c *Core) NewPark(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	return &Park{core: c, handle: h}, nil
+}
+
+// Name implements fwk.Plugin.
+func (*Park) Name() string { return ParkName }
+
+// EventsToRegister implements fwk.EnqueueExtensions: none, on purpose.
+func (*Park) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) { return nil, nil }
+
+// PreEnqueue implements fwk.PreEnqueuePlugin.
+func (p *Park) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
+	if !p.core.parks || len(pod.Spec.ResourceClaims) == 0 {
+		return nil
+	}
+	if why := p.core.waiting.held(pod, p.handle); why != "" {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why)
+	}
+	if p.core.waiting.isParked(pod.UID) {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for a change that can help")
+	}
+	return nil
+}
+
+// Attach joins the scheduler and Ladder: searches go on within one attempt, and
+// Pods that wait for devices are parked, if all profiles with Ladder have the
+// plugin Park. It must be called before informers start and the scheduler runs.
+func (c *Core) Attach(sched *scheduler.Scheduler) {
+	Widen(sched)
+	if c.waiting == nil {
+		return // no profile has Ladder
+	}
+	for _, profile := range sched.Profiles {
+		enabled := func(name string) bool {
+			return slices.ContainsFunc(profile.ListPlugins().PreEnqueue.Enabled, func(p config.Plugin) bool { return p.Name == name })
+		}
+		if enabled(Name) && !enabled(ParkName) {
+			return
+		}
+	}
+	c.parks = true
+	sched.SchedulingQueue = &front{SchedulingQueue: sched.SchedulingQueue, waiting: c.waiting}
+}
+
+// front stands before the scheduling queue.
+type front struct {
+	internalqueue.SchedulingQueue
+	waiting *waiting
+}
+
+// MoveAllToActiveOrBackoffQueue implements internalqueue.SchedulingQueue.
+func (f *front) MoveAllToActiveOrBackoffQueue(logger klog.Logger, event fwk.ClusterEvent, old, current any, check internalqueue.PreEnqueueCheck) {
+	f.SchedulingQueue.MoveAllToActiveOrBackoffQueue(logger, event, old, current, check)
+	f.waiting.observe(event, old, current)
+}
+
+// Update implements internalqueue.SchedulingQueue.
+func (f *front) Update(ctx context.Context, old, current *corev1.Pod) {
+	f.SchedulingQueue.Update(ctx, old, current)
+	if !sameLabels(old.Labels, current.Labels) || !apiequality.Semantic.DeepEqual(old.Status.ResourceClaimStatuses, current.Status.ResourceClaimStatuses) {
+		f.waiting.observeOwn(current)
+	}
+}
+
+// AddUnschedulablePodIfNotPresent implements internalqueue.SchedulingQueue: a Pod that
+// Ladder alone refused is shown to PreEnqueue, which keeps it.
+func (f *front) AddUnschedulablePodIfNotPresent(logger klog.Logger, info *framework.QueuedPodInfo, cycle int64) error {
+	pod := info.Pod
+	alone := info.PendingPlugins.Len() == 0 && info.UnschedulablePlugins.Len() == 1 && info.UnschedulablePlugins.Has(Name)
+	parks := alone && f.waiting.parkFirmly(pod)
+	if err := f.SchedulingQueue.AddUnschedulablePodIfNotPresent(logger, info, cycle); err != nil {
+		return err
+	}
+	if parks {
+		f.Activate(logger, map[string]*corev1.Pod{klog.KObj(pod).String(): pod})
+	}
+	return nil
+}
+
+// parkFirmly has PreEnqueue keep a Pod that waits for devices until it is woken,
+// and says whether PreEnqueue has to be asked. Members of groups are tried with
+// their groups only.
+func (w *waiting) parkFirmly(pod *corev1.Pod) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.parked[pod.UID]
+	if p == nil || !p.woken.IsZero() || pod.Spec.SchedulingGroup != nil {
+		return false
+	}
+	p.since = w.clock.Now()
+	return true
+}
+
+// isParked says whether PreEnqueue has to keep the Pod.
+func (w *waiting) isParked(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.parked[uid]
+	return p != nil && !p.since.IsZero() && w.clock.Since(p.since) < maxParked
+}
+
+// observe wakes the parked Pods that a change may help. The queue asks about all
+// others itself.
+func (w *waiting) observe(event fwk.ClusterEvent, old, current any) {
+	concerns := concern(event, old, current)
+	if concerns == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for uid, p := range w.parked {
+		if p.kept() && concerns(p) {
+			w.due(uid)
+		}
+	}
+}
+
+// observeOwn wakes a Pod that is kept and has changed in what Ladder reads of it.
+func (w *waiting) observeOwn(pod *corev1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.parked[pod.UID]; p != nil && p.kept() && p.minds(causeOwn) {
+		w.due(pod.UID)
+	}
+}
+
+// kept says whether PreEnqueue keeps the Pod, so that the queue asks about it at
+// no event.
+func (p *parkedPod) kept() bool { return p.hold != nil || !p.since.IsZero() }
+
+// concern returns which parked Pods a change may help, or nil where it helps
+// none. It says of each change, for all Pods at once, what the hints of
+// [Plugin.EventsToRegister] say for one.
+func concern(event fwk.ClusterEvent, old, current any) func(*parkedPod) bool {
+	changed := current
+	if changed == nil {
+		changed = old
+	}
+	if event.Resource == fwk.ResourceClaim {
+		claim, _ := final(changed).(*resourceapi.ResourceClaim)
+		return concernOfClaim(old, current, claim)
+	}
+	switch o := final(changed).(type) {
+	case *resourceapi.ResourceSlice:
+		before, _ := old.(*resourceapi.ResourceSlice)
+		if current == nil {
+			return nil
+		}
+		return func(p *parkedPod) bool { return p.mindsSlice(before, o) }
+	case *resourceapi.DeviceClass:
+		if current == nil {
+			return nil
+		}
+		return func(p *parkedPod) bool { return p.minds(causeClasses) }
+	case *corev1.Node:
+		return concernOfNode(event.ActionType, o.Name)
+	case *corev1.Pod:
+		if event.Resource != fwk.AssignedPod || event.ActionType&fwk.Delete == 0 || len(o.Spec.ResourceClaims) == 0 {
+			return nil
+		}
+		return func(p *parkedPod) bool { return p.minds(causeOthers) }
+	}
+	return nil
+}
+
+func concernOfNode(action fwk.ActionType, name string) func(*parkedPod) bool {
+	placed := action&(fwk.Add|fwk.UpdateNodeLabel|fwk.UpdateNodeAllocatable) != 0
+	health := action&(fwk.UpdateNodeTaint|fwk.UpdateNodeCondition) != 0
+	if !placed && !health {
+		return nil
+	}
+	return func(p *parkedPod) bool {
+		return placed && p.mindsNode(causeNodes, name) || health && p.hold != nil && p.mindsNode(causeHealth, name)
+	}
+}
+
+// concernOfClaim: a claim that gives devices back concerns all that wait for
+// devices, and any other change the Pods of the claim. The claim is nil where
+// nothing is known of one that is gone.
+func concernOfClaim(old, current any, claim *resourceapi.ResourceClaim) func(*parkedPod) bool {
+	before, known := old.(*resourceapi.ResourceClaim)
+	freed := old != nil && !known // what it held is not known
+	if known {
+		after, _ := current.(*resourceapi.ResourceClaim)
+		freed = before.Status.Allocation != nil && (after == nil || after.Status.Allocation == nil)
+		if !freed && (after == nil || apiequality.Semantic.DeepEqual(&before.Status, &after.Status)) {
+			return nil
+		}
+	}
+	if claim == nil {
+		return func(p *parkedPod) bool { return p.minds(causeOwn | causeOthers) }
+	}
+	return func(p *parkedPod) bool {
+		if uses(p.pod, claim) {
+			return p.minds(causeOwn)
+		}
+		return freed && p.minds(causeOthers)
+	}
+}
