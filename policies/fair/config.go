@@ -51,6 +51,8 @@ const (
 	DefaultReserveAfter  = 10 * time.Minute
 	DefaultPriorityAging = 24 * time.Hour
 	DefaultNotice        = time.Minute
+	DefaultCooldown      = 10 * time.Minute
+	DefaultLendAfter     = 10 * time.Minute
 )
 
 // maxCost keeps what devices are worth far from overflow.
@@ -86,6 +88,13 @@ type Config struct {
 	// Notice is the time between the notice of a reclaim and the eviction.
 	// Zero: DefaultNotice; negative: none.
 	Notice time.Duration
+	// Cooldown is how long work does not borrow after its devices were taken
+	// back; twice as long each further time, see [Config.CooldownAfter]. Zero:
+	// DefaultCooldown; negative: none.
+	Cooldown time.Duration
+	// LendAfter is how long a tenant must have left guaranteed devices unused
+	// before they are lent to others. Zero: DefaultLendAfter; negative: at once.
+	LendAfter time.Duration
 	// Granted: whoever places the work uses only the alternatives that an Open
 	// names. Otherwise, as the scheduler does, the first one with free devices.
 	Granted bool
@@ -106,6 +115,8 @@ func (c *Config) complete() error {
 	defaultTime(&c.ReserveAfter, DefaultReserveAfter)
 	defaultTime(&c.PriorityAging, DefaultPriorityAging)
 	defaultTime(&c.Notice, DefaultNotice)
+	defaultTime(&c.Cooldown, DefaultCooldown)
+	defaultTime(&c.LendAfter, DefaultLendAfter)
 	if c.Mode < Ladder || c.Mode > FIFO {
 		return fmt.Errorf("%v is no set-up, %w", c.Mode, ErrInvalid)
 	}

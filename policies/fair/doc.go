@@ -15,6 +15,6 @@
 //
 // Files: state.go takes the events of event.go; entry.go is what waits and
 // runs; ledger.go counts what is charged; landing.go finds places; turn.go is
-// the order and the pass along it; reclaim.go and cover.go take devices back;
-// wake.go, usage.go and explain.go answer questions.
+// the order and the pass along it; lend.go is what is not lent; reclaim.go and
+// cover.go take devices back; wake.go, usage.go and explain.go answer questions.
 package fair

@@ -35,6 +35,10 @@ type Entry struct {
 	Preemptible bool
 	// Preempts says whose devices may be taken back for the entry. Empty: Never.
 	Preempts v1alpha1.Preempts
+	// Reclaims is how often devices of this work were taken back before it came
+	// under this ID, and Reclaimed when that was last.
+	Reclaims  int64
+	Reclaimed time.Time
 }
 
 // Request is one need of an entry: any one of its alternatives.
@@ -99,6 +103,9 @@ type entry struct {
 	deadline int64
 	servant  string  // the entry that the devices are taken back for
 	promised []place // what is taken back for this entry outside its guarantee
+	inside   vec     // what of it a pass has found to be covered by the guarantee; nil: it borrows
+	reclaims int64   // how often its devices were taken back
+	cooled   int64   // until when it does not borrow
 }
 
 // shape is what entries of a tenant that ask alike have in common.
@@ -113,6 +120,7 @@ type shape struct {
 	line     []*entry // that wait, by age
 	pass     int64    // the pass that last held an elder of the line back
 	cursor   int
+	listed   bool // the pass looks at one of the line
 }
 
 type request struct {
@@ -179,6 +187,8 @@ func (x *Entry) check() error {
 		return bad("created %v", x.Created)
 	case len(x.Requests) == 0:
 		return bad("no request")
+	case x.Reclaims < 0 || x.Reclaims > maxCount || x.Reclaims > 0 && !inRange(x.Reclaimed):
+		return bad("%d reclaims, the last at %v", x.Reclaims, x.Reclaimed)
 	}
 	switch x.Preempts {
 	case "", v1alpha1.PreemptsNever, v1alpha1.PreemptsBorrowed, v1alpha1.PreemptsLowerPriority:

@@ -39,6 +39,9 @@ const (
 	ReasonBehind Reason = "Behind"
 	// ReasonAwaitingReclaim: devices are being taken back for the entry.
 	ReasonAwaitingReclaim Reason = "AwaitingReclaim"
+	// ReasonCoolingDown: its devices were taken back a short time ago. It does
+	// not borrow for now; its guarantee serves it at any time.
+	ReasonCoolingDown Reason = "CoolingDown"
 )
 
 var reasons = [...]Reason{
@@ -104,6 +107,9 @@ func (st *State) Explain(id string) (Explanation, error) {
 	st.choose(true)
 	turn, _ := st.turn(e)
 	x.Turn, x.Reason, x.Detail = instant(turn), ReasonBehind, "others of its kind are older"
+	if st.cooling(e) {
+		x.Reason, x.Detail = ReasonCoolingDown, fmt.Sprintf("its devices were taken back %d times; it does not borrow before %s", e.reclaims, instant(e.cooled).Format(time.RFC3339))
+	}
 	for _, it := range st.order {
 		if it.e == e {
 			st.explain(it, &x)

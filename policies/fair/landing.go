@@ -142,7 +142,7 @@ func (y *try) room(m int, size, parts int64) (int64, verdict) {
 	if y.force {
 		return k, v
 	}
-	allowed, why := max(free-model.reserved+own, 0)/size, setAside
+	allowed, why := max(free-model.reserved+own+row.warm, 0)/size, setAside
 	if lent := (st.lent(y.e, m) - taken) / size; lent < allowed {
 		allowed, why = max(lent, 0), notLent
 	}
@@ -212,7 +212,7 @@ func (st *State) inside(e *entry, free bool) ([]place, bool) {
 			_, size := e.shape.units(r, a, e.shape.members)
 			for _, m := range a.models {
 				row := &t.rows[m]
-				room := min(row.guaranteed-row.held()-row.reserved, st.models[m].capacity)
+				room := min(row.guaranteed-row.held()-row.reserved-row.kept, st.models[m].capacity)
 				if free {
 					room = min(room, st.models[m].free()-row.reserved)
 				}
@@ -276,7 +276,7 @@ func (st *State) plan(e *entry) (places []place, limit, ok bool) {
 // lacks is how many of the devices are missing, by the limit or by the fleet.
 func (st *State) lacks(e *entry, m int, need int64) int64 {
 	row := &e.tenant.rows[m]
-	free := max(st.models[m].free()-st.models[m].reserved, 0)
+	free := max(st.models[m].free()-st.models[m].reserved+row.warm, 0)
 	room := max(e.tenant.quotaRoom(m, row.committed()+row.reserved), 0)
 	return max(need-free, need-room, 0)
 }

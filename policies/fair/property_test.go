@@ -143,7 +143,9 @@ type crowd struct {
 	now     time.Time
 	entries map[string]fair.Entry
 	running map[string]string // model by ID
+	evicted map[string][]time.Time
 	granted bool
+	cfg     fair.Config
 }
 
 func newCrowd(t *rapid.T) *crowd {
@@ -153,7 +155,7 @@ func newCrowd(t *rapid.T) *crowd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &crowd{st: st, now: fairtest.Start, entries: map[string]fair.Entry{}, running: map[string]string{}, granted: cfg.Granted}
+	c := &crowd{st: st, now: fairtest.Start, entries: map[string]fair.Entry{}, running: map[string]string{}, evicted: map[string][]time.Time{}, granted: cfg.Granted, cfg: cfg}
 	return c
 }
 
@@ -184,6 +186,7 @@ func (c *crowd) ask(t *rapid.T) int {
 			case fair.Evict:
 				delete(c.running, a.ID)
 				c.say(t, fair.Requeued{ID: a.ID})
+				c.evicted[a.ID] = append(c.evicted[a.ID], c.now)
 				evicted++
 			case fair.Notice, fair.Cancel:
 			}

@@ -193,10 +193,7 @@ func (st *State) takeBack(it *item, lack vec, actions *[]Action) {
 		if n <= 0 {
 			continue
 		}
-		more, ok := st.victims(it, a.model, n, false)
-		if !ok {
-			more, ok = st.victims(it, a.model, n, true)
-		}
+		more, ok := st.cheapest(it, a.model, n)
 		if !ok {
 			for _, v := range victims {
 				v.tenant.leave(v.holds(), -1)
@@ -246,11 +243,26 @@ type victim struct {
 	lost int64
 }
 
+// cheapest victims: those that borrow, if they are enough, else any that can
+// be spared; in both cases such as hold no other model where others would go
+// below a guarantee of that.
+func (st *State) cheapest(it *item, m int, n int64) (victims []*entry, ok bool) {
+	for _, borrow := range []bool{true, false} {
+		for _, pure := range []bool{false, true} {
+			if victims, ok = st.victims(it, m, n, pure, borrow); ok {
+				return victims, true
+			}
+		}
+	}
+	return nil, false
+}
+
 // victims are those with the least lost work that free n devices of a model
 // for an entry: of what other tenants borrow where the entry is entitled, of
 // lower priorities of its own tenant where its policy says so. With pure, only
-// entries that hold no other model.
-func (st *State) victims(it *item, m int, n int64, pure bool) ([]*entry, bool) {
+// entries that hold no other model; with borrow, of other tenants only entries
+// that have not come to be inside the guarantee.
+func (st *State) victims(it *item, m int, n int64, pure, borrow bool) ([]*entry, bool) {
 	var groups []group
 	for _, t := range st.tenants {
 		own := t == it.e.tenant
@@ -266,7 +278,7 @@ func (st *State) victims(it *item, m int, n int64, pure bool) ([]*entry, bool) {
 			continue
 		}
 		for _, e := range t.running {
-			if e.phase != opened || e.notice != unnoticed || e.shape.firm || own && (e.shape.priority >= it.e.shape.priority || !st.before(it.e, e)) {
+			if e.phase != opened || e.notice != unnoticed || e.shape.firm || !own && borrow && e.inside != nil || own && (e.shape.priority >= it.e.shape.priority || !st.before(it.e, e)) {
 				continue
 			}
 			holds := e.holds()

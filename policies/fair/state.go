@@ -30,6 +30,7 @@ type State struct {
 	servers    int // waiting entries whose policy lets devices be taken back
 	sharers    int // waiting entries with a shared claim
 	noticed    map[string]*entry
+	cooled     map[string]*entry // that may be cooling
 
 	// What settle keeps; see ledger.go.
 	stale       bool
@@ -89,6 +90,10 @@ type row struct {
 	charge, hold, both, firmHold int64
 	reserved                     int64 // set aside in this pass
 	leaving                      int64 // held by entries that are going or have notice
+	// See lend.go: the most of its guarantee that the tenant used, since when it
+	// has used less, what is kept for it in this pass, and what its older
+	// entries keep from the younger ones.
+	mark, markAt, warm, kept int64
 }
 
 // committed is what limits are compared with when more is opened.
@@ -117,6 +122,7 @@ func New(cfg Config) (*State, error) {
 		tenantOf:   map[string]*tenant{},
 		entries:    map[string]*entry{},
 		noticed:    map[string]*entry{},
+		cooled:     map[string]*entry{},
 		now:        minTime,
 	}
 	for _, m := range cfg.Models {
@@ -209,6 +215,9 @@ func (ev Arrived) apply(st *State) error {
 		e.shape = st.shapeOf(&x, key)
 	}
 	st.entries[e.id] = e
+	if e.reclaims = x.Reclaims; e.reclaims > 0 {
+		st.coolSince(e, x.Reclaimed.UnixNano())
+	}
 	st.enqueue(e)
 	return nil
 }
@@ -289,7 +298,7 @@ func byID(a, b *entry) int { return strings.Compare(a.id, b.id) }
 // open moves an entry from its line to those that hold something.
 func (st *State) open(e *entry) {
 	st.dequeue(e)
-	e.phase, e.promised, e.since = opened, nil, 0
+	e.phase, e.promised, e.since, e.inside = opened, nil, 0, nil
 	at, _ := slices.BinarySearchFunc(e.tenant.running, e, byID)
 	e.tenant.running = slices.Insert(e.tenant.running, at, e)
 	at, _ = slices.BinarySearchFunc(st.undecided, e, bySettling)
@@ -330,6 +339,7 @@ func (st *State) vacate(e *entry) {
 		st.allocate(e.tenant, a.model, -a.n, e.shape.firm)
 	}
 	e.alloc, e.decided, e.rest, e.started = nil, 0, nil, 0
+	e.inside = nil
 	st.unnotice(e)
 	at, _ := slices.BinarySearchFunc(e.tenant.running, e, byID)
 	e.tenant.running = slices.Delete(e.tenant.running, at, at+1)
@@ -462,6 +472,7 @@ func (st *State) take(e *entry, ev *Allocated, started int64) {
 		c.known = true
 		st.allocateClaim(e.tenant, c, shared[uid])
 	}
+	e.stray()
 }
 
 func (ev Finished) apply(st *State) error { return st.end(ev.ID) }
@@ -478,6 +489,7 @@ func (st *State) end(id string) error {
 		st.vacate(e)
 	}
 	delete(st.entries, id)
+	delete(st.cooled, id)
 	return nil
 }
 
@@ -513,7 +525,12 @@ func (ev Requeued) apply(st *State) error {
 	case e.phase == waiting:
 		return nil
 	}
+	evicted := e.notice == evicting
 	st.vacate(e)
+	if evicted {
+		e.reclaims++
+		st.coolSince(e, st.now)
+	}
 	st.enqueue(e)
 	return nil
 }

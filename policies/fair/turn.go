@@ -7,8 +7,6 @@ import (
 	"cmp"
 	"slices"
 	"time"
-
-	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 // Kind is what an Action asks for.
@@ -41,6 +39,9 @@ type Action struct {
 	Placements []Placement
 	// Guaranteed: an opened entry is inside its tenant's guarantee.
 	Guaranteed bool
+	// Since when an opened entry has been entitled without a break: how long
+	// it has waited for what it is guaranteed. Zero: it was not.
+	Since time.Time
 	// For is the entry that the devices are taken back for.
 	For string
 	// Deadline of a notice.
@@ -139,12 +140,15 @@ func (st *State) look(stamp bool) {
 	for i := range st.models {
 		st.models[i].reserved = 0
 	}
+	if stamp && st.cfg.Mode.shares() {
+		st.noteUse()
+	}
 	for _, t := range st.tenants {
+		for i := range t.rows {
+			t.rows[i].reserved, t.rows[i].kept, t.rows[i].warm = 0, 0, 0
+		}
 		if t.waiting == 0 {
 			continue
-		}
-		for i := range t.rows {
-			t.rows[i].reserved = 0
 		}
 		switch st.cfg.Mode {
 		case Ladder, LadderWithoutAging:
@@ -182,7 +186,7 @@ func (st *State) lookAt(t *tenant, stamp bool) {
 	last := item{hi: minTime, lo: minTime, since: minTime, age: minTime}
 	guaranteed := t.mayBeEntitled()
 	for _, s := range t.shapes {
-		s.cursor = 0
+		s.cursor, s.listed = 0, false
 	}
 	for index := 0; ; index++ {
 		var next *shape
@@ -215,15 +219,22 @@ func (st *State) lookAt(t *tenant, stamp bool) {
 			}
 			next.cursor++
 		} else {
-			elder := next.cursor > 0
-			next.cursor = -1
 			if stamp {
 				e.since = 0
 			}
-			if elder {
+			if guaranteed && st.reserves(e) {
+				st.keepInside(e)
+			}
+			if st.cooling(e) {
+				next.cursor++ // it waits for its guarantee; the next may borrow
+				continue
+			}
+			next.cursor = -1
+			if next.listed {
 				continue // one alike is looked at already
 			}
 		}
+		next.listed = true
 		it.hi, it.lo = st.turn(e)
 		// The tenant's own order holds inside the order of all.
 		if it.hi < last.hi || it.hi == last.hi && it.lo < last.lo {
@@ -269,18 +280,19 @@ func (st *State) choose(dry bool) *item {
 			return it
 		}
 	}
+	if st.cfg.Mode.shares() {
+		st.keepWarm()
+	}
 	stopped := false
 	for _, it := range st.order {
+		if it.inside() {
+			continue
+		}
 		if stopped || it.e.shape.pass == st.pass {
 			it.verdict = heldBack
 			continue
 		}
-		y := try{st: st, e: it.e, own: it.own, force: it.fit && !st.cfg.Granted}
-		it.landing, it.verdict = y.land()
-		if it.verdict != fits && it.fit && it.places != nil {
-			it.landing, it.verdict = it.places, fits
-		}
-		if it.verdict == fits {
+		if st.try(it) {
 			if !dry {
 				return it
 			}
@@ -292,12 +304,46 @@ func (st *State) choose(dry bool) *item {
 			st.waitFor(it)
 		}
 	}
+	// Those whose guarantee has room come last: what they prefer to it and is
+	// free goes to those that have nothing else.
+	for _, it := range st.order {
+		if it.inside() && st.tryInside(it) && !dry {
+			return it
+		}
+	}
 	return nil
+}
+
+// inside: the tenant's guarantee has room for the entry.
+func (it *item) inside() bool { return it.entitled && it.e.promised == nil }
+
+// tryInside is try for such an entry. Where it is placed as granted it lands on
+// what is set aside for it; else on the first device that is free.
+func (st *State) tryInside(it *item) bool {
+	switch {
+	case it.fit && st.cfg.Granted && it.places != nil:
+		it.landing, it.verdict = it.places, fits
+	case !it.fit && st.cooling(it.e):
+		it.verdict = noFreeDevices
+	default:
+		return st.try(it)
+	}
+	return it.verdict == fits
+}
+
+// try finds where an entry would land, and is true if it may be opened for that.
+func (st *State) try(it *item) bool {
+	y := try{st: st, e: it.e, own: it.own, force: it.fit && !st.cfg.Granted}
+	it.landing, it.verdict = y.land()
+	if it.verdict != fits && it.fit && it.places != nil {
+		it.landing, it.verdict = it.places, fits
+	}
+	return it.verdict == fits
 }
 
 // chooseEntitled sets aside what the entitled are guaranteed, in order of age,
 // and returns the first that lands there. One that would land outside the
-// guarantee takes its turn among all for that, with its own devices set aside.
+// guarantee leaves that to all others first, with its own devices set aside.
 func (st *State) chooseEntitled(dry bool) *item {
 	st.needy = st.needy[:0]
 	for _, it := range st.order {
@@ -318,7 +364,7 @@ func (st *State) chooseEntitled(dry bool) *item {
 		}
 		y := try{st: st, e: it.e, own: it.own, force: !st.cfg.Granted}
 		landing, v := y.land()
-		if v != fits && it.places != nil {
+		if it.places != nil && (v != fits || it.inside() && st.cfg.Granted) {
 			landing, v = it.places, fits
 		}
 		if v == fits && it.e.tenant.covered(sum(landing)) {
@@ -334,46 +380,15 @@ func (st *State) chooseEntitled(dry bool) *item {
 	return nil
 }
 
-// reserves: the entry has waited so long that devices are set aside for it.
-func (st *State) reserves(e *entry) bool {
-	return st.cfg.Mode == Ladder && st.cfg.ReserveAfter >= 0 && satAdd(e.created, int64(st.cfg.ReserveAfter)) <= st.now
-}
-
-// waitFor settles what an entry waits for, where it may have devices taken
-// back or set aside, and keeps those from entries whose turn is later.
-func (st *State) waitFor(it *item) {
-	keeps := st.reserves(it.e)
-	if !keeps && it.e.shape.preempts != v1alpha1.PreemptsLowerPriority {
-		return
-	}
-	target, limit, ok := st.plan(it.e)
-	if !ok {
-		return
-	}
-	it.target = target
-	for _, a := range sum(target) {
-		it.lack = it.lack.add(a.model, st.lacks(it.e, a.model, a.n))
-		if st.lent(it.e, a.model) < a.n {
-			it.target = nil // no reclaim would help
-		}
-	}
-	if !keeps {
-		return
-	}
-	for _, a := range sum(target) {
-		it.e.tenant.rows[a.model].reserved += a.n
-		if !limit {
-			st.models[a.model].reserved += a.n
-		}
-	}
-}
-
 // carryOut opens the entry's gate.
 func (st *State) carryOut(it *item) Action {
 	e := it.e
 	a := Action{Kind: Open, ID: e.id, Tenant: e.tenant.name, Guaranteed: e.tenant.limited && e.tenant.covered(sum(it.landing))}
 	for _, p := range it.landing {
 		a.Placements = append(a.Placements, Placement{p.request, p.alternative, st.models[p.model].name, p.n})
+	}
+	if it.entitled && e.promised == nil {
+		a.Since = instant(e.since)
 	}
 	st.open(e)
 	return a

@@ -8,8 +8,9 @@ import (
 )
 
 // Wake is the next time at which Next may have something to do without a new
-// event: a notice is up, an alternative becomes allowed, or work has waited
-// long enough to reserve or to be raised. False: never.
+// event: a notice is up, an alternative becomes allowed, work has waited long
+// enough to reserve or to be raised, a cool-down is over, or what its owner has
+// left unused is lent. False: never.
 func (st *State) Wake(now time.Time) (time.Time, bool) {
 	st.advance(now)
 	at := int64(none)
@@ -43,6 +44,23 @@ func (st *State) Wake(now time.Time) (time.Time, bool) {
 	}
 	st.settle()
 	soonest(st.settledTill)
+	for id, e := range st.cooled {
+		switch {
+		case e.cooled <= st.now:
+			delete(st.cooled, id)
+		case e.phase == waiting && st.cooling(e):
+			soonest(e.cooled)
+		}
+	}
+	if st.waiting > 0 && st.cfg.Mode.shares() && st.cfg.LendAfter >= 0 {
+		for _, t := range st.tenants {
+			for i := range t.rows {
+				if r := &t.rows[i]; min(r.mark, r.guaranteed) > r.held() {
+					soonest(satAdd(r.markAt, int64(st.cfg.LendAfter)))
+				}
+			}
+		}
+	}
 	return instant(at), at != none
 }
 

@@ -47,6 +47,8 @@ func Configs() *rapid.Generator[fair.Config] {
 			ReserveAfter:  rapid.SampledFrom([]time.Duration{-1, 1, time.Minute}).Draw(t, "reserve"),
 			PriorityAging: rapid.SampledFrom([]time.Duration{-1, time.Minute}).Draw(t, "raise"),
 			Notice:        rapid.SampledFrom([]time.Duration{-1, 30 * time.Second}).Draw(t, "notice"),
+			Cooldown:      rapid.SampledFrom([]time.Duration{-1, 20 * time.Second}).Draw(t, "cooldown"),
+			LendAfter:     rapid.SampledFrom([]time.Duration{-1, 30 * time.Second}).Draw(t, "lend after"),
 			Granted:       rapid.Bool().Draw(t, "granted"),
 			LendFirmly:    rapid.Bool().Draw(t, "lend"),
 		}
@@ -150,6 +152,9 @@ func (p *Player) Entry(t *rapid.T) fair.Entry {
 		e.Preemptible = rapid.IntRange(0, 4).Draw(t, "preemptible") > 0
 		e.Preempts = rapid.SampledFrom([]v1alpha1.Preempts{v1alpha1.PreemptsNever, v1alpha1.PreemptsBorrowed, v1alpha1.PreemptsBorrowed, v1alpha1.PreemptsLowerPriority, v1alpha1.PreemptsLowerPriority}).Draw(t, "preempts")
 		requests = rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(t, "requests")
+		if rapid.IntRange(0, 7).Draw(t, "reclaimed before") == 0 {
+			e.Reclaims, e.Reclaimed = rapid.Int64Range(1, 3).Draw(t, "reclaims"), p.Now
+		}
 	}
 	for i := range requests {
 		r := fair.Request{Alternatives: p.alternatives(t)}

@@ -36,6 +36,8 @@ type pass struct {
 	b        *book
 	aside    counts            // set aside, of the fleet
 	kept     map[string]counts // set aside, of tenants' quotas
+	warm     map[string]counts // of aside, what is kept for tenants that used it
+	inner    map[string]counts // kept for older entries inside their tenants' guarantees
 	turns    []*candidate
 	entitled []*candidate
 }
@@ -53,7 +55,11 @@ func (w *Twin) Next(now time.Time) []fair.Action {
 			}
 			inside := p.covered(c.x.Tenant, sumOf(parts))
 			_, limited := w.quotas[c.x.Tenant]
-			actions = append(actions, fair.Action{Kind: fair.Open, ID: c.x.ID, Tenant: c.x.Tenant, Placements: parts, Guaranteed: inside && limited})
+			open := fair.Action{Kind: fair.Open, ID: c.x.ID, Tenant: c.x.Tenant, Placements: parts, Guaranteed: inside && limited}
+			if c.entitled && c.x.promised == nil {
+				open.Since = c.x.since
+			}
+			actions = append(actions, open)
 			w.open(c.x)
 			p = w.look()
 		}
@@ -71,10 +77,13 @@ func (w *Twin) shares() bool {
 
 // look lists what the pass looks at, by turn.
 func (w *Twin) look() *pass {
-	p := &pass{w: w, b: w.book(), aside: counts{}, kept: map[string]counts{}}
+	p := &pass{w: w, b: w.book(), aside: counts{}, kept: map[string]counts{}, warm: map[string]counts{}, inner: map[string]counts{}}
 	line := w.all(func(x *work) bool { return !x.opened })
-	if p.idle(line) {
+	if len(line) == 0 || p.idle(line) {
 		return p
+	}
+	if w.shares() {
+		p.noteUse()
 	}
 	tenants := map[string][]*work{}
 	for _, x := range line {
@@ -175,6 +184,12 @@ func (p *pass) lookAt(tenant string, line []*work) {
 				c.since = w.now
 			}
 			x.since = time.Time{}
+			if w.reserves(x) {
+				p.keepInside(x)
+			}
+			if w.cooling(x) {
+				continue
+			}
 			waits = append(waits, x)
 			if alike(seen, x) {
 				continue
@@ -249,7 +264,7 @@ func (p *pass) inside(x *work, free bool) ([]part, bool) {
 		for j, a := range r.Alternatives {
 			_, size := x.parts(r, a, x.Members)
 			for _, m := range a.Models {
-				room := p.w.guaranteed(x.Tenant, m) - p.held(x.Tenant, m) - p.kept[x.Tenant][m]
+				room := p.w.guaranteed(x.Tenant, m) - p.held(x.Tenant, m) - p.kept[x.Tenant][m] - p.inner[x.Tenant][m]
 				room = min(room, p.w.fleet[m])
 				if free {
 					room = min(room, p.b.free[m]-p.kept[x.Tenant][m])
@@ -301,7 +316,7 @@ func (p *pass) choose() (*candidate, []part) {
 			continue
 		}
 		parts, ok, _ := p.land(c)
-		if !ok && len(c.inside) > 0 {
+		if len(c.inside) > 0 && (!ok || c.x.promised == nil && p.w.cfg.Granted) {
 			parts, ok = c.inside, true
 		}
 		if ok && p.covered(c.x.Tenant, sumOf(parts)) {
@@ -310,7 +325,13 @@ func (p *pass) choose() (*candidate, []part) {
 		held = append(held, c.x)
 	}
 	held = nil
+	if p.w.shares() {
+		p.keepWarm()
+	}
 	for _, c := range p.turns {
+		if c.entitled && c.x.promised == nil {
+			continue
+		}
 		if slices.ContainsFunc(held, c.x.alike) {
 			continue
 		}
@@ -327,6 +348,18 @@ func (p *pass) choose() (*candidate, []part) {
 		}
 		if p.w.shares() && !c.entitled {
 			p.waitFor(c)
+		}
+	}
+	for _, c := range p.turns {
+		if !c.entitled || c.x.promised != nil || !c.fit && p.w.cooling(c.x) {
+			continue
+		}
+		parts, ok, _ := p.land(c)
+		if c.fit && len(c.inside) > 0 && (!ok || p.w.cfg.Granted) {
+			parts, ok = c.inside, true
+		}
+		if ok {
+			return c, parts
 		}
 	}
 	return nil, nil
@@ -360,7 +393,7 @@ func (p *pass) land(c *candidate) (out []part, ok, devices bool) {
 				if k <= 0 {
 					continue
 				}
-				mine := min(max(free-p.aside[m]+c.own[m], 0)/size, max(p.lent(x, m)-taken[m], 0)/size)
+				mine := min(max(free-p.aside[m]+c.own[m]+p.warm[x.Tenant][m], 0)/size, max(p.lent(x, m)-taken[m], 0)/size)
 				switch {
 				case c.fit && !w.cfg.Granted, mine >= k:
 				case w.cfg.Granted:
@@ -401,7 +434,7 @@ func (p *pass) lent(x *work, m string) int64 {
 // waitFor says what an entry waits for and keeps it from later turns.
 func (p *pass) waitFor(c *candidate) {
 	w, x := p.w, c.x
-	keeps := w.cfg.Mode == fair.Ladder && w.cfg.ReserveAfter >= 0 && !w.now.Before(x.Created.Add(w.cfg.ReserveAfter))
+	keeps := w.reserves(x)
 	if !keeps && x.Preempts != v1alpha1.PreemptsLowerPriority {
 		return
 	}
@@ -423,9 +456,16 @@ func (p *pass) waitFor(c *candidate) {
 			add(p.kept, x.Tenant, m, n)
 		}
 		if keeps && !limit {
-			p.aside[m] += n
+			warm := min(p.warm[x.Tenant][m], n)
+			add(p.warm, x.Tenant, m, -warm)
+			p.aside[m] += n - warm
 		}
 	}
+}
+
+// reserves: the entry has waited so long that devices are set aside for it.
+func (w *Twin) reserves(x *work) bool {
+	return w.cfg.Mode == fair.Ladder && w.cfg.ReserveAfter >= 0 && !w.now.Before(x.Created.Add(w.cfg.ReserveAfter))
 }
 
 func (p *pass) room(x *work, m string) int64 {
@@ -433,7 +473,7 @@ func (p *pass) room(x *work, m string) int64 {
 }
 
 func (p *pass) lacks(x *work, m string, n int64) int64 {
-	return max(n-max(p.b.free[m]-p.aside[m], 0), n-max(p.room(x, m), 0), 0)
+	return max(n-max(p.b.free[m]-p.aside[m]+p.warm[x.Tenant][m], 0), n-max(p.room(x, m), 0), 0)
 }
 
 // most of a model that an entry could ever hold.

@@ -169,9 +169,10 @@ func (u *undo) takeBack(c *candidate, lack counts) {
 		if n <= 0 {
 			continue
 		}
-		more, ok := u.victims(c, m, n, chosen, false)
-		if !ok {
-			more, ok = u.victims(c, m, n, chosen, true)
+		var more []*work
+		ok := false
+		for try := 0; try < 4 && !ok; try++ {
+			more, ok = u.victims(c, m, n, chosen, try%2 == 1, try < 2)
 		}
 		if !ok {
 			return
@@ -189,8 +190,9 @@ func (u *undo) takeBack(c *candidate, lack counts) {
 	}
 }
 
-// victims looks at every set.
-func (u *undo) victims(c *candidate, m string, n int64, chosen []*work, pure bool) ([]*work, bool) {
+// victims looks at every set. With borrow, entries of others that are inside
+// their guarantees are left out.
+func (u *undo) victims(c *candidate, m string, n int64, chosen []*work, pure, borrow bool) ([]*work, bool) {
 	b, w := u.p.b, u.p.w
 	spare := func(tenant string, more []*work) int64 {
 		if tenant == c.x.Tenant {
@@ -203,7 +205,7 @@ func (u *undo) victims(c *candidate, m string, n int64, chosen []*work, pure boo
 		switch {
 		case !x.opened || x.deleted || x.noticed || x.firm() || slices.Contains(chosen, x) || free[m] == 0:
 			return false
-		case pure && len(sorted(free)) > 1:
+		case pure && len(sorted(free)) > 1, borrow && x.inside != nil && x.Tenant != c.x.Tenant:
 			return false
 		case x.Tenant == c.x.Tenant:
 			return c.x.Preempts == v1alpha1.PreemptsLowerPriority && x.Priority < c.x.Priority && w.inTenant(c.x, x) < 0

@@ -30,6 +30,14 @@ type Twin struct {
 	quotas map[string]fair.Quota
 	work   map[string]*work
 	claims map[string]counts // by tenant and UID, as allocated
+	marks  map[string]mark   // by tenant and model
+}
+
+// mark is the most that a tenant used of what it is guaranteed of a model, and
+// since when it has used less.
+type mark struct {
+	n  int64
+	at time.Time
 }
 
 // work is an entry and the facts about it.
@@ -44,11 +52,14 @@ type work struct {
 	servant         string
 	promised        []fair.Placement
 	since           time.Time // entitled in every pass since; zero: not
+	inside          counts    // found to be covered by the guarantee; nil: it borrows
+	reclaims        int64
+	cooled          time.Time
 }
 
 // NewTwin returns an empty twin.
 func NewTwin(cfg fair.Config) *Twin {
-	return &Twin{cfg: cfg, fleet: counts{}, quotas: map[string]fair.Quota{}, work: map[string]*work{}, claims: map[string]counts{}}
+	return &Twin{cfg: cfg, fleet: counts{}, quotas: map[string]fair.Quota{}, work: map[string]*work{}, claims: map[string]counts{}, marks: map[string]mark{}}
 }
 
 // Apply takes a fact that the engine took.
@@ -60,7 +71,7 @@ func (w *Twin) Apply(now time.Time, ev fair.Event) {
 			e := ev.Entry
 			e.Members = max(e.Members, 1)
 			e.Preempts = cmp.Or(e.Preempts, v1alpha1.PreemptsNever)
-			w.work[e.ID] = &work{Entry: e, own: counts{}}
+			w.work[e.ID] = w.cool(&work{Entry: e, own: counts{}, reclaims: e.Reclaims}, e.Reclaimed)
 		}
 	case fair.Opened:
 		w.open(w.work[ev.ID])
@@ -78,10 +89,14 @@ func (w *Twin) Apply(now time.Time, ev fair.Event) {
 		}
 	case fair.Requeued:
 		x := w.work[ev.ID]
-		e := x.Entry
 		if x.opened {
 			w.end(ev.ID)
-			w.work[e.ID] = &work{Entry: e, own: counts{}}
+			y := &work{Entry: x.Entry, own: counts{}, reclaims: x.reclaims, cooled: x.cooled}
+			if x.going {
+				y.reclaims++
+				w.cool(y, w.now)
+			}
+			w.work[y.ID] = y
 		}
 	case fair.QuotaSet:
 		q := ev.Quota
@@ -110,7 +125,18 @@ func (w *Twin) tick(now time.Time) {
 	}
 }
 
-func (w *Twin) open(x *work) { x.opened, x.promised, x.since = true, nil, time.Time{} }
+func (w *Twin) open(x *work) { x.opened, x.promised, x.since, x.inside = true, nil, time.Time{}, nil }
+
+// cool starts a cool-down, if devices of the entry were ever taken back.
+func (w *Twin) cool(x *work, since time.Time) *work {
+	if d := w.cfg.CooldownAfter(x.reclaims); d > 0 {
+		x.cooled = since.Add(d)
+	}
+	return x
+}
+
+// cooling: the entry does not borrow.
+func (w *Twin) cooling(x *work) bool { return w.shares() && w.now.Before(x.cooled) }
 
 func (w *Twin) allocate(ev fair.Allocated) {
 	x := w.work[ev.ID]
@@ -141,6 +167,11 @@ func (w *Twin) allocate(ev fair.Allocated) {
 		shared[key][d.Model] += d.Count
 	}
 	maps.Copy(w.claims, shared)
+	for m, n := range x.own {
+		if n > x.inside[m] {
+			x.inside = nil
+		}
+	}
 }
 
 // end forgets an entry, and claims that nobody uses any more.
