@@ -53,8 +53,12 @@ func (p *Plugin) bind(ctx context.Context, binding *corev1.Binding) error {
 }
 
 // PostBind implements fwk.PostBindPlugin: it tells what the Pod got.
-func (p *Plugin) PostBind(_ context.Context, state fwk.CycleState, _ *corev1.Pod, _ string) {
+func (p *Plugin) PostBind(_ context.Context, state fwk.CycleState, _ *corev1.Pod, nodeName string) {
 	s := searchOf(state)
+	if s != nil && s.extended.tries() {
+		p.boundLast(s, nodeName)
+		return
+	}
 	if s == nil || s.reserved == nil {
 		return
 	}

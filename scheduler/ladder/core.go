@@ -68,13 +68,15 @@ type Core struct {
 	engine Engine
 	mirror *mirror.Mirror
 
-	start     sync.Once
-	startErr  error
-	objects   Objects
-	waiting   *waiting
-	groups    *groups
-	holders   holders
-	publisher *outcome.Publisher
+	start    sync.Once
+	startErr error
+	objects  Objects
+	waiting  *waiting
+	groups   *groups
+	holders  holders
+	// extensions is guarded by mu.
+	extensions *extensions
+	publisher  *outcome.Publisher
 	// parks says that the plugin Park keeps Pods that wait; see [Core.Attach].
 	parks bool
 }
@@ -85,11 +87,12 @@ func NewCore(engine Engine, c clock.WithDelayedExecution, logger klog.Logger) *C
 	metrics.Register()
 	inFlight := view.NewInFlight()
 	return &Core{
-		clock:    c,
-		inFlight: inFlight,
-		engine:   engine,
-		groups:   newGroups(),
-		mirror:   mirror.New(engine, inFlight, logger),
+		clock:      c,
+		inFlight:   inFlight,
+		engine:     engine,
+		groups:     newGroups(),
+		extensions: newExtensions(),
+		mirror:     mirror.New(engine, inFlight, logger),
 	}
 }
 
@@ -205,9 +208,9 @@ func (c *Core) changed(obj runtime.Object, deleted bool) {
 	c.mirror.Note(obj, deleted)
 	switch o := obj.(type) {
 	case *v1alpha1.AcceleratorPolicy:
-		c.waiting.wake(func(p *corev1.Pod) bool { return p.Labels[v1alpha1.LabelPolicy] == o.Name })
+		c.waiting.wake(func(p *corev1.Pod) bool { return policyOf(p) == o.Name })
 	case *v1alpha1.PolicyRevision:
-		c.waiting.wake(func(p *corev1.Pod) bool { return p.Labels[v1alpha1.LabelPolicy] == o.Spec.Policy })
+		c.waiting.wake(func(p *corev1.Pod) bool { return policyOf(p) == o.Spec.Policy })
 	case *corev1.Namespace:
 		c.waiting.wake(func(p *corev1.Pod) bool { return p.Namespace == o.Name })
 	default:
@@ -221,6 +224,7 @@ func everyPod(*corev1.Pod) bool { return true }
 func (c *Core) gone(pod *corev1.Pod) {
 	c.mirror.Note(pod, true)
 	c.waiting.forget(pod.UID)
+	c.extensions.forget(pod.UID)
 	if key, ok := groupKeyOf(pod); ok {
 		c.groups.forget(key)
 	}

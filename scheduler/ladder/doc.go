@@ -17,4 +17,7 @@
 //   - PreBind looks at the devices, the policy revision, the quota and the node
 //     again before anything is written.
 //   - Bind puts tier, model, revision and digest on the Pod.
+//
+// A Pod may ask for devices by extended resources, without a claim; extended.go
+// says how it is decided about.
 package ladder

@@ -138,7 +138,7 @@ func (p *Plugin) PreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
 	if status := p.DynamicResources.PreEnqueue(ctx, pod); !status.IsSuccess() {
 		return status
 	}
-	if p.core.parks || len(pod.Spec.ResourceClaims) == 0 {
+	if p.core.parks || !concernsLadder(pod) {
 		return nil // Park asks
 	}
 	if why := p.core.waiting.held(pod, p.handle); why != "" {

@@ -22,6 +22,12 @@ func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *corev1.P
 	if s != nil && len(s.faulty) > 0 {
 		return p.filterFaulty(ctx, state, pod, node)
 	}
+	if s != nil && s.extended.tries() {
+		if !s.extended.trying.Has(node.Node().Name) {
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "only nodes that the device plugin serves are looked at")
+		}
+		return p.DynamicResources.Filter(ctx, state, pod, node)
+	}
 	if s != nil {
 		rank, listed := s.rank[node.Node().Name]
 		if !listed {
@@ -68,9 +74,10 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 }
 
 // PreScore implements fwk.PreScorePlugin: Pods that the engine did not decide
-// on are scored by the other plugins alone.
+// on are scored by the other plugins alone, and so are nodes that the device
+// plugin serves.
 func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
-	if searchOf(state) == nil {
+	if s := searchOf(state); s == nil || s.extended.tries() {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	return nil

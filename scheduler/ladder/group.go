@@ -38,10 +38,10 @@ type groupKey struct {
 }
 
 // groupKeyOf returns the key of a Pod that belongs to a group and follows a
-// policy.
+// policy by its claim.
 func groupKeyOf(pod *corev1.Pod) (groupKey, bool) {
 	policy := pod.Labels[v1alpha1.LabelPolicy]
-	if pod.Spec.SchedulingGroup == nil || policy == "" {
+	if pod.Spec.SchedulingGroup == nil || policy == "" || followsByResource(pod) {
 		return groupKey{}, false
 	}
 	name := ptr.Deref(pod.Spec.SchedulingGroup.PodGroupName, "")

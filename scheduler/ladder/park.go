@@ -66,7 +66,7 @@ func (*Park) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, erro
 
 // PreEnqueue implements fwk.PreEnqueuePlugin.
 func (p *Park) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
-	if !p.core.parks || len(pod.Spec.ResourceClaims) == 0 {
+	if !p.core.parks || !concernsLadder(pod) {
 		return nil
 	}
 	if why := p.core.waiting.held(pod, p.handle); why != "" {
@@ -113,7 +113,7 @@ func (f *front) MoveAllToActiveOrBackoffQueue(logger klog.Logger, event fwk.Clus
 // Update implements internalqueue.SchedulingQueue.
 func (f *front) Update(ctx context.Context, old, current *corev1.Pod) {
 	f.SchedulingQueue.Update(ctx, old, current)
-	if !sameLabels(old.Labels, current.Labels) || !apiequality.Semantic.DeepEqual(old.Status.ResourceClaimStatuses, current.Status.ResourceClaimStatuses) {
+	if !sameLabels(old.Labels, current.Labels) || !sameNaming(old, current) || !apiequality.Semantic.DeepEqual(old.Status.ResourceClaimStatuses, current.Status.ResourceClaimStatuses) {
 		f.waiting.observeOwn(current)
 	}
 }

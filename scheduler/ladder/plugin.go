@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -102,3 +103,12 @@ func withDefaults(args *config.DynamicResourcesArgs, fts plfeature.Features) *co
 }
 
 func sameLabels(a, b map[string]string) bool { return maps.Equal(a, b) }
+
+// SignPod implements fwk.SignPlugin: what was found for one Pod is not reused for
+// another that looks the same where Ladder may have something to say about it.
+func (p *Plugin) SignPod(ctx context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if policyOf(pod) != "" {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "the Pod names a policy")
+	}
+	return p.DynamicResources.SignPod(ctx, pod)
+}

@@ -26,16 +26,20 @@ import (
 // PreFilter implements fwk.PreFilterPlugin: it finds the part of the order that
 // this round looks at.
 //
-// A Pod without claims costs nothing here. One with a claim that is not there or
-// is about to be allocated is the embedded plugin's business, and so is one
-// whose claims are all allocated already, unless Ladder has to answer for it:
-// because of its policy, or because it has told something about it before.
+// A Pod without claims costs nothing here, unless it follows a policy by an
+// extended resource. One with a claim that is not there or is about to be
+// allocated is the embedded plugin's business, and so is one whose claims are
+// all allocated already, unless Ladder has to answer for it: because of its
+// policy, or because it has told something about it before.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	claims, toDecide := p.claimsToDecide(pod)
+	resources := p.askedByResource(pod)
+	toDecide = toDecide || len(resources) > 0 && len(pod.Spec.ResourceClaims) == 0 && policyOf(pod) != ""
 	if !toDecide {
 		if len(pod.Spec.ResourceClaims) == 0 && pod.Labels[v1alpha1.LabelPolicy] != "" && pod.Spec.NodeName == "" {
 			o := outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid,
-				fmt.Sprintf("the Pod names policy %q but has no claim; admission adds it when the Pod is created", pod.Labels[v1alpha1.LabelPolicy]))
+				fmt.Sprintf("the Pod names policy %q but has no claim; admission adds it when the Pod is created. "+
+					"Nor does it ask for an extended resource that a DeviceClass serves", pod.Labels[v1alpha1.LabelPolicy]))
 			return nil, p.park(pod, o, noTime, holdOf(v1alpha1.FailurePolicyInvalid), sight{changes: p.core.waiting.version()})
 		}
 		return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
@@ -44,10 +48,21 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		p.core.waiting.park(pod, p.handle, noTime, nil, sight{changes: p.core.waiting.version()})
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "policies and quotas have not been read yet")
 	}
+	if len(resources) > 0 {
+		if left, err := p.leftBehind(pod); err != nil {
+			return nil, fwk.AsStatus(err)
+		} else if left {
+			p.core.waiting.park(pod, p.handle, p.core.clock.Now().Add(leftBehindAgain), nil, sight{changes: p.core.waiting.version()})
+			return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
+		}
+	}
 	s := begin(state, pod, p.core.clock.Now(), p.core.waiting.resume(pod.UID))
 	s.claims, s.seen.changes = claims, p.core.waiting.version()
 	if err := p.recheckAllocated(claims); err != nil {
 		return nil, p.lost(pod, err)
+	}
+	if err := p.extend(s, resources, nodes); err != nil {
+		return nil, p.undecided(s, err)
 	}
 	if err := p.nextPart(state, s, nodes); err != nil {
 		return nil, p.undecided(s, err)
@@ -62,6 +77,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		first := s.first
 		s.first, s.part, s.diagnosis = nil, nil, framework.Diagnosis{}
 		return nil, p.core.waiting.yield(pod, p.handle, first)
+	}
+	if len(s.part) == 0 && p.triesLast(s) {
+		return p.preFilterLast(ctx, state, s, nodes)
 	}
 	if len(s.part) == 0 {
 		return nil, p.nothingLeft(ctx, state, s, nodes)
@@ -97,7 +115,7 @@ func (p *Plugin) claimsToDecide(pod *corev1.Pod) ([]podClaim, bool) {
 		claims = append(claims, podClaim{ref: ref.Name, claim: claim})
 		undecided = undecided || claim.Status.Allocation == nil
 	}
-	ours := pod.Labels[v1alpha1.LabelPolicy] != "" || p.core.publisher.Told(pod)
+	ours := policyOf(pod) != "" || p.core.publisher.Told(pod)
 	return claims, undecided || ours && len(claims) > 0
 }
 
@@ -111,7 +129,7 @@ func (p *Plugin) nextPart(state fwk.CycleState, s *search, nodes []fwk.NodeInfo)
 		if err := c.mirror.Sync(nodes, p.dra); err != nil {
 			return err
 		}
-		return c.mirror.PutPod(s.pod)
+		return c.mirror.PutPod(s.asked())
 	})
 	if err != nil {
 		return err
@@ -208,7 +226,7 @@ func narrowed(claims []podClaim, devices []v1alpha1.DecidedDevice) map[types.Nam
 // nothingLeft ends a search whose order has no further node. The record says
 // why; the Pod waits for an event, or for the time of a later tier.
 func (p *Plugin) nothingLeft(ctx context.Context, state fwk.CycleState, s *search, nodes []fwk.NodeInfo) *fwk.Status {
-	d, err := p.core.decide(s.query())
+	d, err := p.decide(s, s.query())
 	if err != nil {
 		return p.undecided(s, err)
 	}
@@ -224,6 +242,7 @@ func (p *Plugin) nothingLeft(ctx context.Context, state fwk.CycleState, s *searc
 // can run again there.
 func (p *Plugin) offerPreemption(ctx context.Context, state fwk.CycleState, s *search, nodes []fwk.NodeInfo) {
 	if len(s.resolvable) == 0 {
+		p.preemptLast(ctx, state, s, nodes)
 		return
 	}
 	var best []decide.Candidate

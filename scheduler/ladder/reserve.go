@@ -30,11 +30,14 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 	if s == nil {
 		return p.DynamicResources.Reserve(ctx, state, pod, nodeName)
 	}
+	if s.extended.tries() {
+		return p.reserveLast(ctx, state, pod, nodeName)
+	}
 	q, err := p.queryFor(ctx, state, s, nodeName)
 	if err != nil {
 		return p.mismatch(ctx, pod, "node", err)
 	}
-	d, err := p.record(q, nodeName)
+	d, err := p.record(s, q, nodeName)
 	if err != nil && s.reserved != nil {
 		return p.failed(s, s.reserved.decision, &BindError{v1alpha1.FailureBindConflict, err})
 	}
@@ -95,8 +98,8 @@ func (p *Plugin) reserveAgain() error {
 }
 
 // record builds the decision for the chosen node.
-func (p *Plugin) record(q decide.Query, nodeName string) (*decide.Decision, error) {
-	d, err := p.core.decide(q)
+func (p *Plugin) record(s *search, q decide.Query, nodeName string) (*decide.Decision, error) {
+	d, err := p.decide(s, q)
 	if err != nil {
 		return nil, fmt.Errorf("building the record, %w", err)
 	}
@@ -132,12 +135,18 @@ type device struct {
 // compare checks that the embedded plugin allocated exactly what was decided,
 // and that what was allocated before is what the decision says.
 func (p *Plugin) compare(s *search, d *decide.Decision) error {
+	own, others := s.extended.split(s.claims, d.Devices)
+	if s.extended != nil {
+		if err := p.compareExtended(s.pod, others); err != nil {
+			return err
+		}
+	}
 	several := false
-	for _, decided := range d.Devices {
+	for _, decided := range own {
 		several = several || decided.Claim != ""
 	}
 	want := map[string][]device{}
-	for _, decided := range d.Devices {
+	for _, decided := range own {
 		want[decided.Claim] = append(want[decided.Claim], device{decided.Driver, decided.Pool, decided.Device, decided.Request})
 	}
 	got := map[string][]device{}
@@ -204,6 +213,13 @@ func (p *Plugin) reserve(s *search, q decide.Query, d *decide.Decision, nodeName
 // allocatedTo returns the results of the Pod's claims by device.
 func (p *Plugin) allocatedTo(s *search) map[string]resourceapi.DeviceRequestAllocationResult {
 	byDevice := map[string]resourceapi.DeviceRequestAllocationResult{}
+	if s.extended != nil {
+		if claim := p.specialClaim(s.pod); claim != nil {
+			for _, r := range results(claim) {
+				byDevice[r.Driver+"/"+r.Pool+"/"+r.Device] = r
+			}
+		}
+	}
 	for _, pc := range s.claims {
 		allocation := pc.claim.Status.Allocation
 		if allocation == nil {

@@ -70,6 +70,8 @@ type search struct {
 	// nominated is true until the nominated node was refused once: see Filter.
 	nominated atomic.Bool
 
+	// extended is what the Pod asks for by extended resources that DRA serves.
+	extended *extended
 	// plan is what the Pod's group keeps to, where it belongs to one.
 	plan     *groupPlan
 	reserved *reservation
@@ -147,6 +149,14 @@ func begin(state fwk.CycleState, pod *corev1.Pod, now time.Time, left *search) *
 	return s
 }
 
+// asked is the Pod as the engine is asked about it.
+func (s *search) asked() *corev1.Pod {
+	if s.extended != nil {
+		return s.extended.shadow
+	}
+	return s.pod
+}
+
 // query returns the engine's question with the nodes refused so far.
 func (s *search) query() decide.Query {
 	q := decide.Query{Pod: keyOf(s.pod), Now: s.now, Attempt: s.attempt}
@@ -210,7 +220,7 @@ func (s *search) names() sets.Set[string] {
 // refuse takes over why no node of the part passed. It says whether another
 // round makes sense, and after which pause.
 func (s *search) refuse(d framework.Diagnosis) (again bool, pause time.Duration) {
-	if len(s.part) == 0 && len(s.faulty) == 0 {
+	if len(s.part) == 0 && len(s.faulty) == 0 && !s.extended.tries() {
 		return false, 0
 	}
 	if d.PreFilterMsg != "" && d.NodeToStatus.AbsentNodesStatus().Plugin() != "" {
@@ -220,6 +230,12 @@ func (s *search) refuse(d framework.Diagnosis) (again bool, pause time.Duration)
 	if len(s.faulty) > 0 {
 		// The embedded plugin found nothing wrong: on to the order.
 		s.faulty = nil
+		return true, 0
+	}
+	if s.extended.tries() {
+		s.refuseLast(d.NodeToStatus.Get)
+		s.collect(d)
+		s.extended.trying = nil
 		return true, 0
 	}
 	doubted := false
@@ -256,6 +272,11 @@ func (s *search) collect(d framework.Diagnosis) {
 	for _, c := range s.part {
 		if _, refused := s.refused[c.Node]; refused {
 			s.diagnosis.NodeToStatus.Set(c.Node, d.NodeToStatus.Get(c.Node))
+		}
+	}
+	if s.extended.tries() {
+		for node := range s.extended.trying {
+			s.diagnosis.NodeToStatus.Set(node, d.NodeToStatus.Get(node))
 		}
 	}
 	s.diagnosis.UnschedulablePlugins.Insert(d.UnschedulablePlugins.UnsortedList()...)

@@ -56,6 +56,11 @@ func (p *Plugin) goOnLater(state fwk.CycleState, s *search, statuses fwk.NodeToS
 	for _, c := range s.part {
 		d.NodeToStatus.Set(c.Node, statuses.Get(c.Node))
 	}
+	if s.extended.tries() {
+		for node := range s.extended.trying {
+			d.NodeToStatus.Set(node, statuses.Get(node))
+		}
+	}
 	if again, _ := s.refuse(d); !again {
 		return false
 	}

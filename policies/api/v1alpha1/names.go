@@ -17,6 +17,11 @@ const (
 	LabelPolicyRevision = "gpuladder.dev/policy-revision"
 )
 
+// AnnotationExtendedResourcePolicy names, on a Pod, the policy whose tiers an
+// extended resource follows that DRA serves: "h100-first", or
+// "nvidia.com/gpu=h100-first" where the Pod asks for several.
+const AnnotationExtendedResourcePolicy = "gpuladder.dev/extended-resource-policy"
+
 // RequestName is the request of the claim that a policy's template makes; the
 // tiers are its alternatives, under their own names.
 const RequestName = "accelerator"
