@@ -73,9 +73,11 @@ func TestRestIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, ev := range []fair.Event{
-		fair.CapacitySet{Model: "H100", Devices: 4}, fair.Arrived{Entry: fair.Entry{ID: "g", Tenant: "a", Created: at, Requests: []fair.Request{ask(3, "H100")}}},
+		fair.CapacitySet{Model: "H100", Devices: 4},
+		fair.Arrived{Entry: fair.Entry{ID: "g", Tenant: "a", Created: at, Requests: []fair.Request{ask(3, "H100")}}},
 		fair.Allocated{ID: "g", Devices: []fair.Devices{{Model: "H100", Count: 2}}, Rest: []fair.Request{ask(1, "H100")}},
-		fair.Requeued{ID: "g"}, fair.Opened{ID: "g"},
+		fair.Requeued{ID: "g"},
+		fair.Opened{ID: "g"},
 	} {
 		if err := st.Apply(at, ev); err != nil {
 			t.Fatal(err)
