@@ -193,6 +193,14 @@ func TestOwnProgramFollowsItsSource(t *testing.T) {
 			t.Errorf("the program says %q, %v, want %q", out, err, word)
 		}
 	}
+	other := program{name: "other", pkg: p.pkg}
+	paths, err := b.buildOwn(t.Context(), []program{other})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), paths[0]).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "two" {
+		t.Errorf("a program that is not called as its package says %q, %v", out, err)
+	}
 	write(source, "package main\n\nfunc main() { undefinedName() }\n")
 	if _, err := b.buildOwn(t.Context(), []program{p}); err == nil || !strings.Contains(err.Error(), "undefinedName") {
 		t.Errorf("a mistake in the source: %v", err)

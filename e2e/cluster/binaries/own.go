@@ -84,7 +84,11 @@ func (b *builder) buildOwn(ctx context.Context, group []program) ([]string, erro
 	// Nothing is said where nothing is to be compiled.
 	told := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(b.progress, "building %s\n", named(group)) })
 	defer told.Stop()
-	args := slices.Concat([]string{"build", "-v", "-buildvcs=false", "-trimpath", noDWARF, "-ldflags=-s -w", "-o", dir + "/"}, packages)
+	into := dir + "/"
+	if len(group) == 1 {
+		into = targets[0] // the package may have another name
+	}
+	args := slices.Concat([]string{"build", "-v", "-buildvcs=false", "-trimpath", noDWARF, "-ldflags=-s -w", "-o", into}, packages)
 	start := time.Now()
 	if err := b.goBuild(ctx, group, root, args, env); err != nil {
 		return nil, err
