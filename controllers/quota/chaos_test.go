@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -26,15 +27,16 @@ type chaos struct {
 	n      int
 	limits map[string]int // of a tenant and model
 	held   map[string]string
+	gangs  bool // some Pods come as gangs of two
 }
 
 // TestKilledAtAnyMoment: no tenant has more open than its limit at any moment,
 // no gate is opened twice, and in the end all is served.
 func TestKilledAtAnyMoment(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			c := &chaos{
-				world: newWorld(t), r: rand.New(rand.NewPCG(seed, 7)), held: map[string]string{},
+				world: newWorld(t), r: rand.New(rand.NewPCG(seed, 7)), held: map[string]string{}, gangs: seed >= 6,
 				limits: map[string]int{"x H100": 2, "x A100": 1, "y H100": 2, "y A100": 3},
 			}
 			c.gpus("h", "H100", 3)
@@ -92,6 +94,11 @@ func (c *chaos) step() {
 	switch c.r.IntN(5) {
 	case 0, 1:
 		c.n++
+		if c.gangs && c.r.IntN(2) == 0 {
+			tenant := []string{"x", "y"}[c.r.IntN(2)]
+			c.gang(tenant, fmt.Sprintf("g%03d", c.n), "h100", 2)
+			break
+		}
 		c.pod([]string{"x", "y"}[c.r.IntN(2)], fmt.Sprintf("p%03d", c.n), []string{"h100", "a100"}[c.r.IntN(2)])
 	case 2:
 		c.schedule()
@@ -148,11 +155,22 @@ func (c *chaos) requireLimits() {
 	}
 }
 
-// schedule gives Pods whose gate is open what they ask for.
+// groupOf is the gang of a Pod, or "".
+func groupOf(p *corev1.Pod) string {
+	return *cmp.Or(p.Spec.SchedulingGroup, &corev1.PodSchedulingGroup{PodGroupName: new(string)}).PodGroupName
+}
+
+// schedule gives Pods whose gate is open what they ask for, those of a gang when
+// none of them waits at its gate.
 func (c *chaos) schedule() {
+	waits := map[string]bool{}
+	for _, p := range c.pods() {
+		waits[groupOf(&p)] = waits[groupOf(&p)] || tenants.HasGate(&p)
+	}
+	waits[""] = false
 	for _, p := range c.pods() {
 		owner := p.Namespace + "/" + p.Name
-		if tenants.HasGate(&p) || c.r.IntN(3) == 0 || c.deviceOf(owner) != "" {
+		if tenants.HasGate(&p) || c.r.IntN(3) == 0 || c.deviceOf(owner) != "" || waits[groupOf(&p)] {
 			continue
 		}
 		pool := strings.ToLower(modelOf(&p)[:1])
