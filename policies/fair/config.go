@@ -52,7 +52,6 @@ const (
 	DefaultPriorityAging = 24 * time.Hour
 	DefaultNotice        = time.Minute
 	DefaultCooldown      = 10 * time.Minute
-	DefaultLendAfter     = 10 * time.Minute
 )
 
 // maxCost keeps what devices are worth far from overflow.
@@ -93,7 +92,7 @@ type Config struct {
 	// DefaultCooldown; negative: none.
 	Cooldown time.Duration
 	// LendAfter is how long a tenant must have left guaranteed devices unused
-	// before they are lent to others. Zero: DefaultLendAfter; negative: at once.
+	// before they are lent to others. Zero: they are lent at once.
 	LendAfter time.Duration
 	// Granted: whoever places the work uses only the alternatives that an Open
 	// names. Otherwise, as the scheduler does, the first one with free devices.
@@ -116,12 +115,14 @@ func (c *Config) complete() error {
 	defaultTime(&c.PriorityAging, DefaultPriorityAging)
 	defaultTime(&c.Notice, DefaultNotice)
 	defaultTime(&c.Cooldown, DefaultCooldown)
-	defaultTime(&c.LendAfter, DefaultLendAfter)
 	if c.Mode < Ladder || c.Mode > FIFO {
 		return fmt.Errorf("%v is no set-up, %w", c.Mode, ErrInvalid)
 	}
 	if c.Aging < 0 {
 		return fmt.Errorf("aging %v is negative, %w", c.Aging, ErrInvalid)
+	}
+	if c.LendAfter < 0 {
+		return fmt.Errorf("time %v before lending is negative, %w", c.LendAfter, ErrInvalid)
 	}
 	seen := map[string]bool{}
 	for _, m := range c.Models {

@@ -187,7 +187,7 @@ func TestWhatCantBeTakenBackIsNotLent(t *testing.T) {
 }
 
 func TestReclaimNeverGoesBelowAGuarantee(t *testing.T) {
-	st := newState(t, fair.Config{Models: models, LendAfter: -1})
+	st := newState(t, fair.Config{Models: models})
 	apply(t, st, start, fleet(16, "H100"), quota("a", mq("H100", 8, -1)), quota("b", mq("H100", 8, -1)))
 	apply(t, st, start, arrive(gang("big", "b", 0, 1, 12, "H100"))...)
 	run(t, st, start)

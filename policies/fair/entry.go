@@ -104,6 +104,7 @@ type entry struct {
 	servant  string  // the entry that the devices are taken back for
 	promised []place // what is taken back for this entry outside its guarantee
 	inside   vec     // what of it a pass has found to be covered by the guarantee; nil: it borrows
+	served   int64   // the pass in which notice is out for it
 	reclaims int64   // how often its devices were taken back
 	cooled   int64   // until when it does not borrow
 }

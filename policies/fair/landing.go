@@ -34,6 +34,8 @@ type try struct {
 	// force: take what is set aside for others or not lent, since the entry is
 	// entitled to a device and whoever places it takes the first one.
 	force bool
+	// yields: but not what is set aside for those for whom notice is out.
+	yields bool
 	// note is called with the verdict of each way that has no room; may be nil.
 	note func(request, alternative, model int, size int64, v verdict)
 
@@ -140,6 +142,9 @@ func (y *try) room(m int, size, parts int64) (int64, verdict) {
 		v = limitReached
 	}
 	if y.force {
+		if y.yields && max(free-model.pending+own, 0)/size < k {
+			return -1, setAside
+		}
 		return k, v
 	}
 	allowed, why := max(free-model.reserved+own+row.warm, 0)/size, setAside

@@ -68,7 +68,7 @@ func (st *State) noteUse() {
 			}
 			below = below || r.held() <= r.guaranteed
 			used := min(r.held(), r.guaranteed)
-			if used >= r.mark || satAdd(r.markAt, int64(max(st.cfg.LendAfter, 0))) <= st.now {
+			if used >= r.mark || satAdd(r.markAt, int64(st.cfg.LendAfter)) <= st.now {
 				r.mark, r.markAt = used, st.now
 			}
 		}
@@ -113,7 +113,7 @@ func (st *State) keepWarm() {
 		for i := range t.rows {
 			r := &t.rows[i]
 			r.warm = 0
-			if st.cfg.LendAfter >= 0 {
+			if st.cfg.LendAfter > 0 {
 				r.warm = max(min(r.mark, r.guaranteed)-r.held()-r.reserved, 0)
 				st.models[i].reserved += r.warm
 			}

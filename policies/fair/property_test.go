@@ -94,6 +94,10 @@ func TestNoTenantAboveItsLimit(t *testing.T) {
 		}
 		// As the scheduler's Reserve does, by what is really allocated.
 		opts.Reserve = func(tenant string, devices []fair.Devices) bool {
+			need := map[string]int64{}
+			for _, d := range devices {
+				need[d.Model] += d.Count
+			}
 			for _, d := range devices {
 				var all int64
 				for _, name := range st.Tenants() {
@@ -103,7 +107,7 @@ func TestNoTenantAboveItsLimit(t *testing.T) {
 				capacity, _ := st.Capacity(d.Model)
 				u := st.Usage(tenant)
 				m := u.Of(d.Model)
-				if all+d.Count > capacity || m.Limit != nil && m.Allocated+d.Count > *m.Limit {
+				if all+need[d.Model] > capacity || m.Limit != nil && m.Allocated+need[d.Model] > *m.Limit {
 					return false
 				}
 			}

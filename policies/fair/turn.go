@@ -225,13 +225,9 @@ func (st *State) lookAt(t *tenant, stamp bool) {
 			if guaranteed && st.reserves(e) {
 				st.keepInside(e)
 			}
-			if st.cooling(e) {
-				next.cursor++ // it waits for its guarantee; the next may borrow
-				continue
-			}
 			next.cursor = -1
-			if next.listed {
-				continue // one alike is looked at already
+			if next.listed || st.cooling(e) {
+				continue // one alike is looked at already, or none may borrow
 			}
 		}
 		next.listed = true
@@ -318,13 +314,14 @@ func (st *State) choose(dry bool) *item {
 func (it *item) inside() bool { return it.entitled && it.e.promised == nil }
 
 // tryInside is try for such an entry. Where it is placed as granted it lands on
-// what is set aside for it; else on the first device that is free.
+// what is set aside for it; else on the first device that is free, unless its
+// devices were taken back a short time ago: then only inside its guarantee.
 func (st *State) tryInside(it *item) bool {
 	switch {
 	case it.fit && st.cfg.Granted && it.places != nil:
 		it.landing, it.verdict = it.places, fits
-	case !it.fit && st.cooling(it.e):
-		it.verdict = noFreeDevices
+	case st.cooling(it.e):
+		it.verdict = setAside
 	default:
 		return st.try(it)
 	}
@@ -333,9 +330,9 @@ func (st *State) tryInside(it *item) bool {
 
 // try finds where an entry would land, and is true if it may be opened for that.
 func (st *State) try(it *item) bool {
-	y := try{st: st, e: it.e, own: it.own, force: it.fit && !st.cfg.Granted}
+	y := try{st: st, e: it.e, own: it.own, force: it.fit && !st.cfg.Granted, yields: true}
 	it.landing, it.verdict = y.land()
-	if it.verdict != fits && it.fit && it.places != nil {
+	if it.verdict != fits && it.fit && it.places != nil && !(y.force && it.verdict == setAside) {
 		it.landing, it.verdict = it.places, fits
 	}
 	return it.verdict == fits
@@ -346,6 +343,14 @@ func (st *State) try(it *item) bool {
 // guarantee leaves that to all others first, with its own devices set aside.
 func (st *State) chooseEntitled(dry bool) *item {
 	st.needy = st.needy[:0]
+	for _, v := range st.noticed {
+		if s := st.entries[v.servant]; s != nil {
+			s.served = st.pass
+		}
+	}
+	for i := range st.models {
+		st.models[i].pending = 0
+	}
 	for _, it := range st.order {
 		if it.entitled {
 			st.needy = append(st.needy, it)
@@ -358,6 +363,11 @@ func (st *State) chooseEntitled(dry bool) *item {
 			m := &st.models[a.model]
 			it.fit = it.fit && m.free()-m.reserved >= a.n
 			m.reserved += a.n
+		}
+		if !it.fit && it.e.served == st.pass {
+			for _, a := range it.own {
+				st.models[a.model].pending += a.n
+			}
 		}
 		if !it.fit || dry || it.e.shape.pass == st.pass {
 			continue

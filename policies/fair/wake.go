@@ -52,7 +52,7 @@ func (st *State) Wake(now time.Time) (time.Time, bool) {
 			soonest(e.cooled)
 		}
 	}
-	if st.waiting > 0 && st.cfg.Mode.shares() && st.cfg.LendAfter >= 0 {
+	if st.waiting > 0 && st.cfg.Mode.shares() && st.cfg.LendAfter > 0 {
 		for _, t := range st.tenants {
 			for i := range t.rows {
 				if r := &t.rows[i]; min(r.mark, r.guaranteed) > r.held() {

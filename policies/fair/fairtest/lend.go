@@ -12,7 +12,7 @@ func (p *pass) noteUse() {
 				continue
 			}
 			key, used := tenant+"/"+m.Model, min(p.held(tenant, m.Model), m.Guaranteed)
-			if old := w.marks[key]; used >= old.n || !w.now.Before(old.at.Add(max(w.cfg.LendAfter, 0))) {
+			if old := w.marks[key]; used >= old.n || !w.now.Before(old.at.Add(w.cfg.LendAfter)) {
 				w.marks[key] = mark{used, w.now}
 			}
 		}
@@ -37,7 +37,7 @@ func (p *pass) noteUse() {
 // keepWarm sets aside what tenants used of their guarantees within LendAfter
 // and neither hold nor have set aside for the entitled.
 func (p *pass) keepWarm() {
-	if p.w.cfg.LendAfter < 0 {
+	if p.w.cfg.LendAfter == 0 {
 		return
 	}
 	for tenant, q := range p.w.quotas {

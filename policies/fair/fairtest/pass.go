@@ -38,6 +38,8 @@ type pass struct {
 	kept     map[string]counts // set aside, of tenants' quotas
 	warm     map[string]counts // of aside, what is kept for tenants that used it
 	inner    map[string]counts // kept for older entries inside their tenants' guarantees
+	pending  counts            // of aside, for the entitled for whom notice is out
+	barred   bool              // land would take from pending
 	turns    []*candidate
 	entitled []*candidate
 }
@@ -77,7 +79,7 @@ func (w *Twin) shares() bool {
 
 // look lists what the pass looks at, by turn.
 func (w *Twin) look() *pass {
-	p := &pass{w: w, b: w.book(), aside: counts{}, kept: map[string]counts{}, warm: map[string]counts{}, inner: map[string]counts{}}
+	p := &pass{w: w, b: w.book(), aside: counts{}, kept: map[string]counts{}, warm: map[string]counts{}, inner: map[string]counts{}, pending: counts{}}
 	line := w.all(func(x *work) bool { return !x.opened })
 	if len(line) == 0 || p.idle(line) {
 		return p
@@ -187,11 +189,8 @@ func (p *pass) lookAt(tenant string, line []*work) {
 			if w.reserves(x) {
 				p.keepInside(x)
 			}
-			if w.cooling(x) {
-				continue
-			}
 			waits = append(waits, x)
-			if alike(seen, x) {
+			if alike(seen, x) || w.cooling(x) {
 				continue
 			}
 		} else {
@@ -309,13 +308,17 @@ func (p *pass) choose() (*candidate, []part) {
 		for m, n := range c.own {
 			c.fit = c.fit && p.b.free[m]-p.aside[m] >= n
 		}
+		served := slices.ContainsFunc(p.w.all(func(x *work) bool { return x.noticed }), func(x *work) bool { return x.servant == c.x.ID })
 		for m, n := range c.own {
 			p.aside[m] += n
+			if !c.fit && served {
+				p.pending[m] += n
+			}
 		}
 		if !c.fit || slices.ContainsFunc(held, c.x.alike) {
 			continue
 		}
-		parts, ok, _ := p.land(c)
+		parts, ok, _ := p.land(c, false)
 		if len(c.inside) > 0 && (!ok || c.x.promised == nil && p.w.cfg.Granted) {
 			parts, ok = c.inside, true
 		}
@@ -335,8 +338,8 @@ func (p *pass) choose() (*candidate, []part) {
 		if slices.ContainsFunc(held, c.x.alike) {
 			continue
 		}
-		parts, ok, devices := p.land(c)
-		if !ok && c.fit && len(c.inside) > 0 {
+		parts, ok, devices := p.land(c, true)
+		if !ok && !p.barred && c.fit && len(c.inside) > 0 {
 			parts, ok = c.inside, true
 		}
 		if ok {
@@ -351,11 +354,12 @@ func (p *pass) choose() (*candidate, []part) {
 		}
 	}
 	for _, c := range p.turns {
-		if !c.entitled || c.x.promised != nil || !c.fit && p.w.cooling(c.x) {
+		granted := c.fit && p.w.cfg.Granted && len(c.inside) > 0
+		if !c.entitled || c.x.promised != nil || !granted && p.w.cooling(c.x) {
 			continue
 		}
-		parts, ok, _ := p.land(c)
-		if c.fit && len(c.inside) > 0 && (!ok || p.w.cfg.Granted) {
+		parts, ok, _ := p.land(c, true)
+		if c.fit && len(c.inside) > 0 && (!ok && !p.barred || p.w.cfg.Granted) {
 			parts, ok = c.inside, true
 		}
 		if ok {
@@ -365,8 +369,10 @@ func (p *pass) choose() (*candidate, []part) {
 	return nil, nil
 }
 
-// land finds places; else it says whether only devices were missing.
-func (p *pass) land(c *candidate) (out []part, ok, devices bool) {
+// land finds places; else it says whether only devices were missing. Who yields
+// leaves what is pending.
+func (p *pass) land(c *candidate, yields bool) (out []part, ok, devices bool) {
+	p.barred = false
 	w, x := p.w, c.x
 	taken := counts{}
 	for i, r := range x.Requests {
@@ -394,8 +400,13 @@ func (p *pass) land(c *candidate) (out []part, ok, devices bool) {
 					continue
 				}
 				mine := min(max(free-p.aside[m]+c.own[m]+p.warm[x.Tenant][m], 0)/size, max(p.lent(x, m)-taken[m], 0)/size)
+				force := c.fit && !w.cfg.Granted
+				if force && yields && max(free-p.pending[m]+c.own[m], 0)/size < k {
+					p.barred = true
+					return nil, false, false
+				}
 				switch {
-				case c.fit && !w.cfg.Granted, mine >= k:
+				case force, mine >= k:
 				case w.cfg.Granted:
 					k = mine
 				default:
