@@ -1,6 +1,7 @@
 package ladder
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"math/rand"
@@ -18,6 +19,7 @@ import (
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/decide"
+	"gpuladder.dev/ladder/policies/journal"
 )
 
 // This file holds the order of nodes for a Pod with an extended resource against
@@ -228,4 +230,33 @@ func TestOrderOfNodesForAResource(t *testing.T) {
 		served += len(nodes)
 	}
 	require.Greater(t, served, 1000, "the fleets are not too poor to tell anything")
+}
+
+// What was decided about a shadow can be decided again from the journal.
+func TestReplayForAResource(t *testing.T) {
+	n := drawNaive(rand.New(rand.NewSource(7)))
+	var written bytes.Buffer
+	recorder := journal.NewRecorder(decide.Options{NodeChecks: decide.ExternalNodeChecks}, "j", &written)
+	for _, obj := range n.objects() {
+		require.NoError(t, recorder.Put(obj))
+	}
+	nic := classNamed("nic", "false")
+	require.NoError(t, recorder.Put(nic))
+	pod := resourcePod(int64(n.count), withAnnotation("nvidia.com/gpu=h100-first"))
+	variant, err := variantOf(n.revision(), resourceAsked{gpuName, classNamed("all"), devicesFor(pod, gpuName)})
+	require.NoError(t, err)
+	for _, claim := range []*resourceapi.ResourceClaim{nil, claimOf(pod, []resourceAsked{{"example.com/nic", nic, 1}})} {
+		require.NoError(t, newExtensions().put(recorder, pod.UID, variant, claim))
+		require.NoError(t, recorder.Put(shadowOf(pod, variant, claim)))
+		d, err := recorder.Decide(decide.Query{Pod: keyOf(pod), Now: time.Unix(1000, 0)})
+		require.NoError(t, err)
+		e := &extended{revision: n.revision(), variant: variant}
+		require.NoError(t, recorder.Assume(e.named(d), true))
+		recorder.Forget(keyOf(pod))
+	}
+	require.NoError(t, recorder.Flush())
+	report, err := journal.Replay(&written)
+	require.NoError(t, err)
+	require.Empty(t, report.Differences)
+	require.Equal(t, 2, report.Decisions)
 }
