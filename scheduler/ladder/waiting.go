@@ -30,6 +30,10 @@ import (
 type waiting struct {
 	clock clock.WithDelayedExecution
 	pods  corelisters.PodLister
+	// background runs what a timer starts. The timer of a real clock has a
+	// goroutine of its own; that of a fake one must not be kept, for the clock is
+	// locked then.
+	background func(func())
 
 	mu     sync.Mutex
 	parked map[types.UID]*parkedPod
@@ -73,7 +77,10 @@ type sight struct {
 const lateTimer = 2 * time.Second
 
 func newWaiting(c clock.WithDelayedExecution, pods corelisters.PodLister) *waiting {
-	return &waiting{clock: c, pods: pods, parked: map[types.UID]*parkedPod{}, failures: map[types.UID]retry.State{}, sweep: newSweep(), searches: map[types.UID]*search{}}
+	return &waiting{
+		clock: c, pods: pods, background: func(f func()) { go f() },
+		parked: map[types.UID]*parkedPod{}, failures: map[types.UID]retry.State{}, sweep: newSweep(), searches: map[types.UID]*search{},
+	}
 }
 
 // version counts the changes that [waiting.wake] told of. Whoever parks a Pod
@@ -223,9 +230,7 @@ func (w *waiting) wakeAt(p *parkedPod, at time.Time) {
 	if p.timer != nil {
 		p.timer.Stop()
 	}
-	// The callback has a goroutine of its own with a real clock. With a fake
-	// one it must not run while the clock is locked.
-	p.timer = w.clock.AfterFunc(max(0, at.Sub(w.clock.Now())), func() { go w.timeUp(p) })
+	p.timer = w.clock.AfterFunc(max(0, at.Sub(w.clock.Now())), func() { w.background(func() { w.timeUp(p) }) })
 }
 
 // timeUp wakes a Pod whose time has come, whatever else is to be woken.

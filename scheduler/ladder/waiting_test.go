@@ -55,6 +55,8 @@ type rig struct {
 	clock *testclock.FakeClock
 	queue *queue
 	store cache.Indexer
+	// busy are the timers whose work goes on.
+	busy sync.WaitGroup
 }
 
 func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
@@ -64,14 +66,14 @@ func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
 		require.NoError(t, r.store.Add(p))
 	}
 	r.waiting = newWaiting(r.clock, corelisters.NewPodLister(r.store))
+	r.background = func(f func()) { r.busy.Go(f) }
 	return r
 }
 
 // step lets the time go on, and what is due by then happen.
 func (r *rig) step(d time.Duration) {
 	r.clock.Step(d)
-	// Timers do their work in goroutines of their own.
-	time.Sleep(5 * time.Millisecond)
+	r.busy.Wait()
 }
 
 // woken waits until as many Pods were woken as are named.

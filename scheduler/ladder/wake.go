@@ -113,7 +113,7 @@ func (w *waiting) schedule(wait time.Duration) {
 		return
 	}
 	w.sweep.scheduled = true
-	w.clock.AfterFunc(wait, func() { go w.nextBatch() })
+	w.clock.AfterFunc(wait, func() { w.background(w.nextBatch) })
 }
 
 // nextBatch wakes the first of the Pods that are due.
