@@ -43,5 +43,6 @@
 // Files: trace.go reads traces; simulation.go takes the input, kind.go makes
 // Pods and entries of jobs; run.go is the loop, place.go its devices,
 // calendar.go its future, books.go what it counts; private.go plays each
-// tenant alone; report.go and tenants.go are the result.
+// tenant alone, compare.go holds that against the shared cluster; report.go and
+// tenants.go are the result.
 package simulate

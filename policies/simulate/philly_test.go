@@ -15,19 +15,25 @@ import (
 	"gpuladder.dev/ladder/policies/fair"
 )
 
-// philly is the first jobs of the trace from a day on that a test wants.
-func philly(t *testing.T, from time.Time, most int, wants func(*Job) bool) *Trace {
+// data opens one of the traces.
+func data(t *testing.T, name string) *os.File {
 	t.Helper()
 	dir := os.Getenv("LADDER_DATA")
 	if dir == "" {
 		dir = filepath.Join("..", "..", "..", "shared", "data")
 	}
-	f, err := os.Open(filepath.Join(dir, "philly.csv.gz"))
+	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
 		t.Skipf("the trace is not there (set LADDER_DATA): %v", err)
 	}
-	defer f.Close()
-	trace, err := ReadTrace(f, "")
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// philly is the first jobs of the trace from a day on that a test wants.
+func philly(t *testing.T, from time.Time, most int, wants func(*Job) bool) *Trace {
+	t.Helper()
+	trace, err := ReadTrace(data(t, "philly.csv.gz"), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,9 +14,17 @@ import (
 
 // Private is what became of the jobs where each tenant has a cluster of its own.
 type Private struct {
+	clusters []cluster
 	// waits of jobs in milliseconds, and where every job takes the bound longer:
 	// by job, unfinished for those that could not run there.
 	waits, lengthened []int64
+}
+
+// cluster is one tenant's, and the place of each of its jobs among all.
+type cluster struct {
+	tenant string
+	alone  *Simulation
+	at     []int32
 }
 
 // Private plays the private clusters in the set-up ladder: of each model as
@@ -25,49 +33,62 @@ type Private struct {
 // that each take Options.Bound longer, which is what the guarantee allows for
 // every job in front.
 func (s *Simulation) Private(ctx context.Context) (*Private, error) {
-	p := &Private{waits: make([]int64, len(s.jobs)), lengthened: make([]int64, len(s.jobs))}
-	for i := range s.jobs {
-		p.waits[i], p.lengthened[i] = unfinished, unfinished
-	}
+	p := &Private{}
 	for t := range s.tenants {
 		alone, at, err := s.alone(int32(t))
 		if err != nil {
 			return nil, fmt.Errorf("building the private cluster of %s, %w", s.tenants[t].name, err)
 		}
-		if alone == nil {
-			continue
-		}
-		for _, into := range []struct {
-			waits  []int64
-			longer int64
-		}{{p.waits, 0}, {p.lengthened, s.options.Bound().Milliseconds()}} {
-			if err := alone.into(ctx, at, into.waits, into.longer); err != nil {
-				return nil, fmt.Errorf("playing the private cluster of %s, %w", s.tenants[t].name, err)
-			}
+		if alone != nil {
+			p.clusters = append(p.clusters, cluster{s.tenants[t].name, alone, at})
 		}
 	}
-	return p, nil
+	var err error
+	if p.waits, err = s.playAlone(ctx, p, func(int32) int64 { return 0 }); err != nil {
+		return nil, err
+	}
+	bound := s.options.Bound().Milliseconds()
+	p.lengthened, err = s.playAlone(ctx, p, func(int32) int64 { return bound })
+	return p, err
 }
 
-// into plays the private cluster with jobs that take longer, and files the
-// waits under the jobs' places.
-func (s *Simulation) into(ctx context.Context, at []int32, waits []int64, longer int64) error {
-	played := *s
-	if longer > 0 {
-		played.jobs = make([]Job, len(s.jobs))
-		for i, job := range s.jobs {
-			job.Duration += msDuration(longer)
+// Account plays the private clusters once more, for one outcome: with jobs that
+// each take longer by the bound and by what sharing cost it in this outcome.
+// What a job waits beyond that has another cause than reclaim and scattered
+// devices, its own and those of the jobs in front of it.
+func (s *Simulation) Account(ctx context.Context, p *Private, o *Outcome) error {
+	bound := s.options.Bound().Milliseconds()
+	var err error
+	o.accounted, err = s.playAlone(ctx, p, func(job int32) int64 { return bound + o.states[job].cost() })
+	return err
+}
+
+// cost is what sharing cost a job, in milliseconds.
+func (st *state) cost() int64 { return st.stopped + st.scattered }
+
+// playAlone plays the private clusters with jobs that take longer, and returns
+// the waits by job.
+func (s *Simulation) playAlone(ctx context.Context, p *Private, longer func(job int32) int64) ([]int64, error) {
+	waits := make([]int64, len(s.jobs))
+	for i := range waits {
+		waits[i] = unfinished
+	}
+	for _, c := range p.clusters {
+		played := *c.alone
+		played.jobs = make([]Job, len(c.at))
+		for i, job := range c.alone.jobs {
+			job.Duration += msDuration(longer(c.at[i]))
 			played.jobs[i] = job
 		}
+		o, err := played.Run(ctx, fair.Ladder)
+		if err != nil {
+			return nil, fmt.Errorf("playing the private cluster of %s, %w", c.tenant, err)
+		}
+		for i, where := range c.at {
+			waits[where] = played.wait(o, i)
+		}
 	}
-	o, err := played.Run(ctx, fair.Ladder)
-	if err != nil {
-		return err
-	}
-	for i, where := range at {
-		waits[where] = played.wait(o, i)
-	}
-	return nil
+	return waits, nil
 }
 
 // wait of a job in milliseconds, or unfinished.

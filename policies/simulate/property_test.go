@@ -255,7 +255,8 @@ func TestSumsAddUp(t *testing.T) {
 }
 
 // The invariant of sharing, where docs/fair.md says that it holds: one model,
-// jobs of one GPU, no two created at once, guarantees that the fleet covers. No
+// jobs of one GPU, no two created at once, guarantees that the fleet covers, and
+// no cool-down or devices that are released at once. No
 // job begins its last run later than in a private cluster where each job takes
 // the bound longer, by more than the bound.
 func TestNotLaterThanAlone(t *testing.T) {
@@ -276,6 +277,9 @@ func TestNotLaterThanAlone(t *testing.T) {
 		in := Input{
 			Fleet: fleetOf(nodes(1, gpus, "H100")), Quotas: quotas, Trace: traceOf(rows...), Policies: []*v1alpha1.AcceleratorPolicy{ladderOf("H100")},
 			Options: Options{Release: msDuration(int64(rapid.SampledFrom([]int{0, 5000}).Draw(t, "release")))},
+		}
+		if in.Options.Release > 0 {
+			in.Options.Cooldown = -msDuration(1) // else those behind may pass while it is released
 		}
 		s := newSimulation(t, in)
 		p, err := s.Private(t.Context())

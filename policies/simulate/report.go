@@ -43,6 +43,8 @@ type Rules struct {
 	ReserveAfterSeconds  float64 `json:"reserveAfterSeconds"`
 	PriorityAgingSeconds float64 `json:"priorityAgingSeconds"`
 	NoticeSeconds        float64 `json:"noticeSeconds"`
+	CooldownSeconds      float64 `json:"cooldownSeconds"`
+	LendAfterSeconds     float64 `json:"lendAfterSeconds"`
 	ReleaseSeconds       float64 `json:"releaseSeconds"`
 	CheckpointSeconds    float64 `json:"checkpointSeconds"`
 }
@@ -86,8 +88,14 @@ type Setup struct {
 	ContendedUtilisation float64 `json:"contendedUtilisation"`
 	ContendedSeconds     float64 `json:"contendedSeconds"`
 	Evictions            int     `json:"evictions"`
+	// EvictedJobs were evicted at least once, and MostEvictions is what befell
+	// the one that was evicted most often.
+	EvictedJobs   int `json:"evictedJobs"`
+	MostEvictions int `json:"mostEvictions"`
 	// LostDeviceSeconds is the work that evictions lost.
 	LostDeviceSeconds float64 `json:"lostDeviceSeconds"`
+	// Promise says how long jobs waited for what they were guaranteed.
+	Promise Promise `json:"promise"`
 	// FinishTimeFairness and Private compare with private clusters; they are
 	// missing where those were not played.
 	FinishTimeFairness *Fairness `json:"finishTimeFairness,omitempty"`
@@ -104,41 +112,6 @@ type Smallest struct {
 	WaitSeconds Spread `json:"waitSeconds"`
 }
 
-// Fairness is the finish-time fairness of Mahajan et al. (Themis, NSDI 2020) by
-// job: its time from creation to end, over the same in the tenant's private
-// cluster. Above 1 the job would have been better off alone.
-type Fairness struct {
-	// Jobs that can be compared: they end in both, and took some time alone.
-	Jobs int `json:"jobs"`
-	Spread
-	// WorseOff is the part of them that is above 1.05.
-	WorseOff     float64 `json:"worseOff"`
-	Distribution []Point `json:"distribution,omitempty"`
-}
-
-// Excess is how much longer jobs waited than in the private cluster.
-type Excess struct {
-	// Jobs that ended in both.
-	Jobs int `json:"jobs"`
-	// BoundSeconds is the notice and the release: what guaranteed work may wait
-	// for devices to be taken back.
-	BoundSeconds float64 `json:"boundSeconds"`
-	// ExcessSeconds is the wait beyond that in the private cluster; zero for
-	// jobs that waited less.
-	ExcessSeconds Spread `json:"excessSeconds"`
-	// OverBound is the number of jobs whose excess is above the bound.
-	OverBound int `json:"overBound"`
-	// Beyond is the worst excess above the bound where every job in the private
-	// cluster takes the bound longer, and OverBeyond how many jobs have one:
-	// the invariant is that there is none.
-	BeyondSeconds float64 `json:"beyondSeconds"`
-	OverBeyond    int     `json:"overBeyond"`
-	// SingleBeyondSeconds and SingleOverBeyond are the same of jobs of one GPU,
-	// which never find their devices scattered.
-	SingleBeyondSeconds float64 `json:"singleBeyondSeconds"`
-	SingleOverBeyond    int     `json:"singleOverBeyond"`
-}
-
 // Report sums up what was played. private may be nil.
 func (s *Simulation) Report(private *Private, outcomes ...*Outcome) *Report {
 	r := &Report{
@@ -146,7 +119,7 @@ func (s *Simulation) Report(private *Private, outcomes ...*Outcome) *Report {
 		Fleet: FleetInfo{Nodes: s.fleet.NodeCount(), Devices: map[string]int64{}, Costs: map[string]int64{}},
 		Rules: Rules{
 			s.options.Aging.Seconds(), s.options.ReserveAfter.Seconds(), s.options.PriorityAging.Seconds(),
-			s.options.Notice.Seconds(), s.options.Release.Seconds(), s.options.Checkpoint.Seconds(),
+			s.options.Notice.Seconds(), s.options.Cooldown.Seconds(), s.options.LendAfter.Seconds(), s.options.Release.Seconds(), s.options.Checkpoint.Seconds(),
 		},
 	}
 	var work int64
@@ -171,7 +144,8 @@ func (s *Simulation) setup(o *Outcome, private *Private) Setup {
 		Name: o.mode.String(), Jobs: len(s.jobs), Unfinished: all.unfinished,
 		WaitSeconds: spread(all.waits, 1000), OverDay: all.overDay, FallbackRate: ratio(int64(all.fallbacks), int64(len(all.waits))),
 		MakespanSeconds: seconds(o.last - o.books.first), ContendedSeconds: seconds(o.books.contended),
-		Evictions: all.evictions, LostDeviceSeconds: seconds(all.lost),
+		Evictions: all.evictions, EvictedJobs: all.evicted, MostEvictions: all.most, LostDeviceSeconds: seconds(all.lost),
+		Promise:            all.promise(s.options.Bound()),
 		WaitDistribution:   distribution(all.waits, 1000),
 		FinishTimeFairness: all.fairness(true), Private: all.excess(s.options.Bound()),
 		Timeline: s.timeline(o.books),
@@ -214,22 +188,28 @@ func smallest(tenants []Tenant) Smallest {
 
 // sample is what is known of some of the jobs, in milliseconds.
 type sample struct {
-	jobs, unfinished, overDay, fallbacks, evictions int
-	lost                                            int64
-	waits                                           []int64 // ascending
-	modelJobs                                       []int
+	jobs, unfinished, overDay, fallbacks int
+	evictions, evicted, most             int
+	lost                                 int64
+	waits                                []int64 // ascending
+	modelJobs                            []int
+
+	entitled, overdue int
+	promises          []int64 // ascending
 
 	compared                          bool
 	ratios                            []int64 // of finish times, in thousandths, ascending
 	excesses                          []int64 // ascending
 	overBound, overBeyond, singleOver int
 	bound, beyond, singleBeyond       int64
+	causes                            Causes
+	accounted                         bool
 }
 
 // sample looks at the jobs of a tenant, or at all.
 func (s *Simulation) sample(o *Outcome, private *Private, of *int32) *sample {
 	const day = 24 * 3600 * 1000
-	a := &sample{compared: private != nil, modelJobs: make([]int, len(s.models)), bound: s.options.Bound().Milliseconds()}
+	a := &sample{compared: private != nil, accounted: o.accounted != nil, modelJobs: make([]int, len(s.models)), bound: s.options.Bound().Milliseconds()}
 	for i := range s.jobs {
 		if of != nil && s.tenantOf[i] != *of {
 			continue
@@ -237,6 +217,11 @@ func (s *Simulation) sample(o *Outcome, private *Private, of *int32) *sample {
 		st := &o.states[i]
 		a.jobs++
 		a.evictions += int(st.evicted)
+		a.most = max(a.most, int(st.evicted))
+		if st.evicted > 0 {
+			a.evicted++
+		}
+		a.keep(st)
 		a.lost += st.lost
 		wait := s.wait(o, i)
 		if wait == unfinished {
@@ -257,70 +242,16 @@ func (s *Simulation) sample(o *Outcome, private *Private, of *int32) *sample {
 		}
 		if private != nil {
 			a.compare(&s.jobs[i], wait, private.waits[i], private.lengthened[i])
+			if o.accounted != nil {
+				a.explain(st, wait, private.lengthened[i], o.accounted[i])
+			}
 		}
 	}
 	slices.Sort(a.waits)
 	slices.Sort(a.ratios)
 	slices.Sort(a.excesses)
+	slices.Sort(a.promises)
 	return a
-}
-
-// compare holds a job's wait against those in the private cluster.
-func (a *sample) compare(job *Job, wait, alone, lengthened int64) {
-	if alone == unfinished {
-		return
-	}
-	duration := job.Duration.Milliseconds()
-	if alone+duration > 0 {
-		a.ratios = append(a.ratios, thousandths(wait+duration, alone+duration))
-	}
-	a.excesses = append(a.excesses, max(wait-alone, 0))
-	if wait-alone > a.bound {
-		a.overBound++
-	}
-	if lengthened == unfinished {
-		return
-	}
-	if beyond := wait - lengthened - a.bound; beyond > 0 {
-		a.overBeyond++
-		a.beyond = max(a.beyond, beyond)
-		if job.GPUs == 1 {
-			a.singleOver++
-			a.singleBeyond = max(a.singleBeyond, beyond)
-		}
-	}
-}
-
-// thousandths is a over b, rounded down.
-func thousandths(a, b int64) int64 {
-	if a > math.MaxInt64/1000 {
-		return a / b * 1000
-	}
-	return a * 1000 / b
-}
-
-func (a *sample) fairness(points bool) *Fairness {
-	if !a.compared {
-		return nil
-	}
-	f := &Fairness{Jobs: len(a.ratios), Spread: spread(a.ratios, 1000)}
-	at, _ := slices.BinarySearch(a.ratios, 1051)
-	f.WorseOff = ratio(int64(len(a.ratios)-at), int64(len(a.ratios)))
-	if points {
-		f.Distribution = distribution(a.ratios, 1000)
-	}
-	return f
-}
-
-func (a *sample) excess(bound time.Duration) *Excess {
-	if !a.compared {
-		return nil
-	}
-	return &Excess{
-		Jobs: len(a.excesses), BoundSeconds: bound.Seconds(), ExcessSeconds: spread(a.excesses, 1000), OverBound: a.overBound,
-		BeyondSeconds: seconds(a.beyond), OverBeyond: a.overBeyond,
-		SingleBeyondSeconds: seconds(a.singleBeyond), SingleOverBeyond: a.singleOver,
-	}
 }
 
 // quantile is the smallest of the ascending values that this part of them, in

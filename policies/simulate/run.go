@@ -23,6 +23,9 @@ type Outcome struct {
 	states []state
 	books  *books
 	last   int64 // when the last job ended
+	// accounted are waits in private clusters in which each job takes longer by
+	// what sharing cost it here; see Account. Nil: not played.
+	accounted []int64
 }
 
 // state of a job.
@@ -36,9 +39,19 @@ type state struct {
 	models   uint64 // of the last run, as bits
 	left     int64  // work to do
 	lost     int64  // devices times milliseconds of work that evictions lost
+	opened   int64  // when its gate was last opened
 	started  int64
 	ended    int64
-	placed   []placement // members with devices
+	// What sharing cost it, in milliseconds: stopped is the time of runs that
+	// evictions stopped, as far as it was lost, and of the releases after them;
+	// scattered the time with an open gate and without all devices.
+	stopped, scattered int64
+	// entitled is how often its gate was opened within its guarantee, overdue how
+	// often later than the bound after that began to have room, and promised the
+	// longest such wait.
+	entitled, overdue int32
+	promised          int64
+	placed            []placement // members with devices
 
 	// Of an opened job that lacks devices: how much had come free when it was
 	// last looked at, and from when on a tier is allowed that was not then.
@@ -264,6 +277,7 @@ func (r *run) act(a *fair.Action) error {
 	i := jobOf(a.ID)
 	switch a.Kind {
 	case fair.Open:
+		r.open(i, a)
 		done, err := r.place(i)
 		if err != nil || done {
 			return err
@@ -275,6 +289,21 @@ func (r *run) act(a *fair.Action) error {
 	case fair.Notice, fair.Cancel:
 	}
 	return nil
+}
+
+// open notes when a gate was opened, and how long its guarantee had room.
+func (r *run) open(i int32, a *fair.Action) {
+	st := &r.states[i]
+	st.opened = r.now
+	if a.Since.IsZero() {
+		return
+	}
+	wait := r.now - a.Since.UnixMilli()
+	st.entitled++
+	st.promised = max(st.promised, wait)
+	if wait > r.sim.options.Bound().Milliseconds() {
+		st.overdue++
+	}
 }
 
 // compareStuck is the order in which the scheduler tries: priority, then age.
@@ -314,6 +343,7 @@ func (r *run) retry() error {
 func (r *run) begin(i int32) {
 	st := &r.states[i]
 	st.running, st.started = true, r.now
+	st.scattered += r.now - st.opened
 	r.tries = 0
 	r.calendar.push(event{r.now + st.left, i, st.run, ends})
 }
@@ -358,9 +388,14 @@ func (r *run) evict(i int32) error {
 		}
 		st.left -= kept
 		st.lost += devices * (done - kept)
-	} else if at := slices.Index(r.stuck, i); at >= 0 {
-		r.stuck = slices.Delete(r.stuck, at, at+1)
+		st.stopped += done - kept
+	} else {
+		st.scattered += r.now - st.opened
+		if at := slices.Index(r.stuck, i); at >= 0 {
+			r.stuck = slices.Delete(r.stuck, at, at+1)
+		}
 	}
+	st.stopped += r.sim.options.Release.Milliseconds()
 	st.running = false
 	st.run++ // what was to come of this run is void
 	if release := r.sim.options.Release.Milliseconds(); release > 0 {
@@ -394,6 +429,7 @@ func (r *run) giveUp() (bool, error) {
 			return false, nil
 		}
 		r.stuck = slices.Delete(r.stuck, at, at+1)
+		r.states[i].scattered += r.now - r.states[i].opened
 		return true, r.requeue(i)
 	}
 	return false, nil

@@ -25,6 +25,7 @@ func TestHandPlayed(t *testing.T) {
 	two := func(rows ...row) Input {
 		in := with(h100(1, 2), rows...)
 		in.Quotas = []*v1alpha1.TenantQuota{quotaOf("a", 1, "H100"), quotaOf("b", 1, "H100")}
+		in.Options.Cooldown = -time.Millisecond
 		return in
 	}
 	option := func(in Input, change func(*Options)) Input {
@@ -78,22 +79,30 @@ func TestHandPlayed(t *testing.T) {
 			map[fair.Mode][]float64{fair.FIFO: {0, 0, 0}, fair.Ladder: {0, 0, 0}},
 		},
 		"what is borrowed comes back after the notice": {
-			// At 160 one of b's jobs is evicted, at 260 it begins again.
+			// At 160 the second of b's jobs is evicted, at 260 it begins again.
 			two(reclaim...),
-			map[fair.Mode][]float64{fair.FIFO: {0, 0, 900}, fair.LadderWithoutAging: {260, 0, 60}, fair.Ladder: {260, 0, 60}},
+			map[fair.Mode][]float64{fair.FIFO: {0, 0, 900}, fair.LadderWithoutAging: {0, 260, 60}, fair.Ladder: {0, 260, 60}},
+		},
+		"who was evicted does not borrow for a while": {
+			option(two(reclaim...), func(o *Options) { o.Cooldown = 0 }),
+			map[fair.Mode][]float64{fair.FIFO: {0, 0, 900}, fair.LadderWithoutAging: {0, 760, 60}, fair.Ladder: {0, 760, 60}},
+		},
+		"what an owner used is kept for it": {
+			option(two(row{0, 10, 1, "a", 0}, row{0, 100, 1, "b", 0}, row{1, 100, 1, "b", 0}), func(o *Options) { o.LendAfter = 30 * time.Second }),
+			map[fair.Mode][]float64{fair.Ladder: {0, 0, 30}},
 		},
 		"devices take time to be released": {
 			option(two(reclaim...), func(o *Options) { o.Release = 10 * time.Second }),
-			map[fair.Mode][]float64{fair.Ladder: {270, 0, 70}},
+			map[fair.Mode][]float64{fair.Ladder: {0, 270, 70}},
 		},
 		"without notice": {
 			option(two(reclaim...), func(o *Options) { o.Notice = -time.Millisecond }),
-			map[fair.Mode][]float64{fair.Ladder: {200, 0, 0}},
+			map[fair.Mode][]float64{fair.Ladder: {0, 200, 0}},
 		},
 		"checkpoints keep work": {
 			// 160 s were done, 150 of them are kept: 850 s from 260 on.
 			option(two(reclaim...), func(o *Options) { o.Checkpoint = 50 * time.Second }),
-			map[fair.Mode][]float64{fair.Ladder: {110, 0, 60}},
+			map[fair.Mode][]float64{fair.Ladder: {0, 110, 60}},
 		},
 		"a limit holds in every set-up": {
 			func() Input {

@@ -37,9 +37,9 @@ type Input struct {
 type Options struct {
 	// Costs of one device, by model; 1 where nothing is said.
 	Costs map[string]int64
-	// Aging, ReserveAfter, PriorityAging and Notice are those of [fair.Config],
-	// zero and negative values included.
-	Aging, ReserveAfter, PriorityAging, Notice time.Duration
+	// Aging, ReserveAfter, PriorityAging, Notice, Cooldown and LendAfter are
+	// those of [fair.Config], zero and negative values included.
+	Aging, ReserveAfter, PriorityAging, Notice, Cooldown, LendAfter time.Duration
 	// Release is the time from an eviction until the devices are free.
 	Release time.Duration
 	// Checkpoint is the interval at which running work is saved; zero: never.
@@ -63,6 +63,8 @@ func (o *Options) Validate() error {
 		{"reserve-after", o.ReserveAfter, -1 << 62},
 		{"priority-aging", o.PriorityAging, -1 << 62},
 		{"notice", o.Notice, -1 << 62},
+		{"cooldown", o.Cooldown, -1 << 62},
+		{"lend-after", o.LendAfter, 0},
 		{"release", o.Release, 0},
 		{"checkpoint", o.Checkpoint, 0},
 	} {
@@ -91,6 +93,7 @@ func (o *Options) complete() {
 		{&o.ReserveAfter, fair.DefaultReserveAfter},
 		{&o.PriorityAging, fair.DefaultPriorityAging},
 		{&o.Notice, fair.DefaultNotice},
+		{&o.Cooldown, fair.DefaultCooldown},
 	} {
 		if *d.at == 0 {
 			*d.at = d.to
@@ -100,6 +103,14 @@ func (o *Options) complete() {
 
 // Bound is how long guaranteed work may wait for devices to be taken back.
 func (o *Options) Bound() time.Duration { return max(o.Notice, 0) + o.Release }
+
+// fair is the configuration of the queue, but its models.
+func (o *Options) fair(mode fair.Mode) fair.Config {
+	return fair.Config{
+		Mode: mode, Aging: o.Aging, ReserveAfter: o.ReserveAfter, PriorityAging: o.PriorityAging,
+		Notice: o.Notice, Cooldown: o.Cooldown, LendAfter: o.LendAfter,
+	}
+}
 
 func (o *Options) cost(model string) int64 { return max(o.Costs[model], 1) }
 
@@ -387,10 +398,7 @@ func (s *Simulation) newDecider() (*decide.State, error) {
 
 // newQueue is the fairness engine with the fleet's capacity and the quotas.
 func (s *Simulation) newQueue(mode fair.Mode, at time.Time) (*fair.State, error) {
-	cfg := fair.Config{
-		Mode: mode, Aging: s.options.Aging, ReserveAfter: s.options.ReserveAfter,
-		PriorityAging: s.options.PriorityAging, Notice: s.options.Notice,
-	}
+	cfg := s.options.fair(mode)
 	for _, m := range s.models {
 		cfg.Models = append(cfg.Models, fair.Model{Name: m, Cost: s.options.cost(m)})
 	}

@@ -33,7 +33,9 @@ type Tenant struct {
 	Served float64 `json:"served"`
 	// LongestBareSeconds is the longest time in which the tenant had work
 	// waiting and held nothing.
-	LongestBareSeconds float64   `json:"longestBareSeconds"`
+	LongestBareSeconds float64 `json:"longestBareSeconds"`
+	// Promise says how long jobs waited for what they were guaranteed.
+	Promise            Promise   `json:"promise"`
 	FinishTimeFairness *Fairness `json:"finishTimeFairness,omitempty"`
 	Private            *Excess   `json:"private,omitempty"`
 }
@@ -64,7 +66,7 @@ func (s *Simulation) tenant(o *Outcome, private *Private, t int32) Tenant {
 		DeviceSeconds: map[string]float64{}, JobsOnModel: map[string]int{}, Guaranteed: map[string]int64{},
 		LostDeviceSeconds: seconds(a.lost), Evictions: a.evictions, FallbackRate: ratio(int64(a.fallbacks), int64(len(a.waits))),
 		Entitlement: round(s.entitlement(of)), Share: round(s.share(b, t)), Served: ratio(b.got[t], b.due[t]),
-		LongestBareSeconds: seconds(b.longest[t]), FinishTimeFairness: a.fairness(false), Private: a.excess(s.options.Bound()),
+		LongestBareSeconds: seconds(b.longest[t]), Promise: a.promise(s.options.Bound()), FinishTimeFairness: a.fairness(false), Private: a.excess(s.options.Bound()),
 	}
 	for m, model := range s.models {
 		if n := b.heldFor[t][m]; n > 0 {

@@ -27,6 +27,32 @@ func Placement(ctx context.Context) error {
 	return lab("placement", "--report", "docs/reports/placement.md").run(ctx)
 }
 
+// Simulate plays Microsoft's Philly trace in every set-up, as docs/reports/simulate.md
+// tells, and renews the page and the numbers there. The trace is other people's
+// data: it lies in $LADDER_DATA, else in ../shared/data.
+func Simulate(ctx context.Context) error {
+	root, err := repositoryRoot()
+	if err != nil {
+		return err
+	}
+	data := os.Getenv("LADDER_DATA")
+	if data == "" {
+		data = filepath.Join(root, "..", "shared", "data")
+	}
+	const reports = "docs/reports/"
+	return step("simulating the Philly trace", func() error {
+		page, err := cmd(
+			"go", "run", "./tools/cmd/ladder", "simulate", "--trace", filepath.Join(data, "philly.csv.gz"),
+			"--fleet", reports+"simulate/fleet.yaml", "--policy", reports+"simulate/policy.yaml", "--quota", reports+"simulate/quota.yaml",
+			"--cost", "H100=100,A100=50,L4=10", "--save", reports+"simulate.json", "-o", "html",
+		).output(ctx)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(root, reports, "simulate.html"), []byte(page), 0o644)
+	})
+}
+
 // Build builds every program into bin/.
 func Build(ctx context.Context) error {
 	root, err := repositoryRoot()

@@ -99,3 +99,62 @@ func TestRealFleet(t *testing.T) {
 type writer func(*os.File) error
 
 func (w writer) WriteManifests(f *os.File) error { return w(f) }
+
+// The same trace simulated from end to end, on its own node list: every job
+// that asks for GPUs, by models that it names. Nothing is left over.
+func TestSimulateRealTrace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("plays 7,064 jobs on 1,213 nodes")
+	}
+	dir := t.TempDir()
+	policy := write(t, dir, "policy.yaml", `apiVersion: gpuladder.dev/v1alpha1
+kind: AcceleratorPolicy
+metadata: {name: large-first}
+spec:
+  preempts: Borrowed
+  tiers:
+  - {name: large, models: [G2, G3]}
+  - {name: middle, models: [V100M32, V100M16]}
+  - {name: small, models: [T4, P100, A10]}
+`)
+	quota := write(t, dir, "quota.yaml", `apiVersion: gpuladder.dev/v1alpha1
+kind: TenantQuota
+metadata: {name: latency}
+spec:
+  namespaces: [ls, guaranteed]
+  models: [{model: G2, guaranteed: 2000}, {model: G3}, {model: T4, guaranteed: 500}, {model: P100}, {model: V100M16}, {model: V100M32}, {model: A10}]
+`)
+	args := []string{
+		"simulate", "--trace", trace(t, "openb_pod_list_gpuspec33.csv").Name(), "--fleet", trace(t, "openb_node_list_gpu_node.csv").Name(),
+		"--policy", policy, "--quota", quota, "--private=false", "--setups", "ladder", "-o", "json",
+	}
+	r := ladder(t, args...).want(t, 0)
+	var got struct {
+		Trace struct {
+			Format        string
+			Jobs, Skipped int
+		}
+		Fleet  struct{ Nodes int }
+		Setups []struct {
+			Jobs, Unfinished int
+			Tenants          []struct {
+				Name string
+				Jobs int
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil {
+		t.Fatal(err)
+	}
+	u := got.Setups[0]
+	if got.Trace.Format != "openb" || got.Trace.Jobs != 7064 || got.Trace.Skipped != 1088 || got.Fleet.Nodes != 1213 || u.Jobs != 7064 || u.Unfinished != 0 {
+		t.Errorf("%+v", got)
+	}
+	jobs := map[string]int{}
+	for _, x := range u.Tenants {
+		jobs[x.Name] = x.Jobs
+	}
+	if jobs["latency"] != 4017 || jobs["be"] != 2948 || jobs["burstable"] != 99 || len(jobs) != 3 {
+		t.Errorf("jobs by tenant %v", jobs)
+	}
+}

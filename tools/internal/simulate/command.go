@@ -62,6 +62,7 @@ type flags struct {
 	output                      output
 	costs                       map[string]int64
 	private                     bool
+	save                        string
 	options                     simulate.Options
 }
 
@@ -107,11 +108,14 @@ stand. docs/simulate.md has the rules and says what each number means.`,
 	fs.StringSliceVar(&f.setups, "setups", names, "set-ups to play")
 	fs.VarP(&f.output, "output", "o", "how to print the result")
 	fs.StringToInt64Var(&f.costs, "cost", nil, "what a device of a model is worth, such as H100=10,A100=5 (default 1 each)")
+	fs.StringVar(&f.save, "save", "", "file for the result as JSON, beside what is printed")
 	fs.BoolVar(&f.private, "private", true, "also play each tenant alone on its guarantee, and compare")
 	fs.DurationVar(&f.options.Aging, "aging", fair.DefaultAging, "waiting that outweighs the whole fleet")
 	fs.DurationVar(&f.options.ReserveAfter, "reserve-after", fair.DefaultReserveAfter, "waiting after which devices are set aside; negative: never")
 	fs.DurationVar(&f.options.PriorityAging, "priority-aging", fair.DefaultPriorityAging, "waiting after which a job counts as of the highest priority; negative: never")
 	fs.DurationVar(&f.options.Notice, "notice", fair.DefaultNotice, "time from the notice of a reclaim to the eviction")
+	fs.DurationVar(&f.options.Cooldown, "cooldown", fair.DefaultCooldown, "how long a job does not borrow after it was evicted, doubled each time; negative: none")
+	fs.DurationVar(&f.options.LendAfter, "lend-after", 0, "how long guaranteed devices must be unused before they are lent (default at once)")
 	fs.DurationVar(&f.options.Release, "release", 0, "time from an eviction until the devices are free")
 	fs.DurationVar(&f.options.Checkpoint, "checkpoint", 0, "interval at which running work is saved (default: an eviction loses all)")
 	for _, name := range []string{"trace", "fleet", "policy", "quota"} {
@@ -147,6 +151,9 @@ func (f *flags) run(ctx context.Context, s command.Streams) error {
 	case err != nil:
 		return command.Failed(err)
 	}
+	if err := f.keep(report); err != nil {
+		return command.Failed(err)
+	}
 	var page bytes.Buffer
 	if err := f.print(&page, report, s); err != nil {
 		return command.Failed(err)
@@ -180,8 +187,10 @@ func (f *flags) read(s command.Streams) (*simulate.Input, error) {
 	if err := f.options.Validate(); err != nil {
 		return nil, fmt.Errorf("--%w", err)
 	}
-	if f.options.Notice == 0 {
-		f.options.Notice = -time.Millisecond // none: zero would be the default
+	for _, d := range []*time.Duration{&f.options.Notice, &f.options.Cooldown} {
+		if *d == 0 {
+			*d = -time.Millisecond // none: zero would be the default
+		}
 	}
 	if f.format != "" && !slices.Contains(simulate.Formats(), simulate.Format(f.format)) {
 		return nil, fmt.Errorf("--format %q is neither philly nor openb", f.format)
@@ -282,9 +291,29 @@ func (f *flags) play(ctx context.Context, in *simulate.Input, modes []fair.Mode,
 		if err != nil {
 			return nil, err
 		}
+		if private != nil {
+			if err := sim.Account(ctx, private, o); err != nil {
+				return nil, err
+			}
+		}
 		outcomes = append(outcomes, o)
 	}
 	return sim.Report(private, outcomes...), nil
+}
+
+// keep writes the result to the file that was named, if one was.
+func (f *flags) keep(r *simulate.Report) error {
+	if f.save == "" {
+		return nil
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("saving the result, %w", err)
+	}
+	if err := os.WriteFile(f.save, append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("saving the result, %w", err)
+	}
+	return nil
 }
 
 func (f *flags) print(w io.Writer, r *simulate.Report, s command.Streams) error {
