@@ -49,6 +49,7 @@ func (m Mode) shares() bool { return m == Ladder || m == LadderWithoutAging }
 const (
 	DefaultAging         = 4 * time.Hour
 	DefaultReserveAfter  = 10 * time.Minute
+	DefaultKeepAfter     = 72 * time.Hour
 	DefaultPriorityAging = 24 * time.Hour
 	DefaultNotice        = time.Minute
 	DefaultCooldown      = 10 * time.Minute
@@ -81,6 +82,10 @@ type Config struct {
 	// ReserveAfter is how long work waits before devices are set aside for it
 	// that its guarantee does not cover. Zero: DefaultReserveAfter; negative: never.
 	ReserveAfter time.Duration
+	// KeepAfter is how long work waits that fits into its tenant's guarantee as a
+	// whole before later work of the tenant leaves it its part of that. Zero:
+	// DefaultKeepAfter; negative: never.
+	KeepAfter time.Duration
 	// PriorityAging is how long work of a lower priority waits before it counts
 	// as the highest of its tenant. Zero: DefaultPriorityAging; negative: never.
 	PriorityAging time.Duration
@@ -112,6 +117,7 @@ func defaultTime(d *time.Duration, to time.Duration) {
 func (c *Config) complete() error {
 	defaultTime(&c.Aging, DefaultAging)
 	defaultTime(&c.ReserveAfter, DefaultReserveAfter)
+	defaultTime(&c.KeepAfter, DefaultKeepAfter)
 	defaultTime(&c.PriorityAging, DefaultPriorityAging)
 	defaultTime(&c.Notice, DefaultNotice)
 	defaultTime(&c.Cooldown, DefaultCooldown)

@@ -179,6 +179,12 @@ func (st *State) reserves(e *entry) bool {
 	return st.cfg.Mode == Ladder && st.cfg.ReserveAfter >= 0 && satAdd(e.created, int64(st.cfg.ReserveAfter)) <= st.now
 }
 
+// keeps: the entry has waited so long that later ones of its tenant leave it its
+// part of the guarantee.
+func (st *State) keeps(e *entry) bool {
+	return st.cfg.Mode == Ladder && st.cfg.KeepAfter >= 0 && satAdd(e.created, int64(st.cfg.KeepAfter)) <= st.now
+}
+
 // waitFor settles what an entry waits for, where it may have devices taken
 // back or set aside, and keeps those from entries whose turn is later.
 func (st *State) waitFor(it *item) {

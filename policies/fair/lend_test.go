@@ -21,8 +21,15 @@ func TestCooldownDoubles(t *testing.T) {
 		n    int64
 		want time.Duration
 	}{
-		{0, 1, fair.DefaultCooldown}, {hour, 0, 0}, {hour, 1, hour}, {hour, 2, 2 * hour}, {hour, 5, 16 * hour},
-		{hour, 6, day}, {hour, math.MaxInt64, day}, {2 * day, 3, 2 * day}, {-1, 3, 0},
+		{0, 1, fair.DefaultCooldown},
+		{hour, 0, 0},
+		{hour, 1, hour},
+		{hour, 2, 2 * hour},
+		{hour, 5, 16 * hour},
+		{hour, 6, day},
+		{hour, math.MaxInt64, day},
+		{2 * day, 3, 2 * day},
+		{-1, 3, 0},
 	} {
 		cfg := fair.Config{Cooldown: c.base}
 		if got := cfg.CooldownAfter(c.n); got != c.want {
@@ -37,8 +44,14 @@ func TestMaxReclaims(t *testing.T) {
 		base, span time.Duration
 		want       int64
 	}{
-		{hour, 0, 1}, {hour, hour - 1, 1}, {hour, hour, 2}, {hour, 3*hour - 1, 2}, {hour, 3 * hour, 3},
-		{hour, 31 * hour, 6}, {hour, 31*hour + 10*day, 16}, {-1, hour, math.MaxInt64},
+		{hour, 0, 1},
+		{hour, hour - 1, 1},
+		{hour, hour, 2},
+		{hour, 3*hour - 1, 2},
+		{hour, 3 * hour, 3},
+		{hour, 31 * hour, 6},
+		{hour, 31*hour + 10*day, 16},
+		{-1, hour, math.MaxInt64},
 	} {
 		cfg := fair.Config{Cooldown: c.base}
 		if got := cfg.MaxReclaims(c.span); got != c.want {
@@ -180,7 +193,7 @@ func TestLendAfter(t *testing.T) {
 func TestOrderInsideAGuarantee(t *testing.T) {
 	for mode, starves := range map[fair.Mode]bool{fair.Ladder: false, fair.LadderWithoutAging: true} {
 		t.Run(mode.String(), func(t *testing.T) {
-			st := newState(t, fair.Config{Mode: mode, Models: models, ReserveAfter: 10 * time.Minute})
+			st := newState(t, fair.Config{Mode: mode, Models: models, KeepAfter: 10 * time.Minute})
 			apply(t, st, start, fleet(4, "H100"), quota("a", mq("H100", 4, 4)))
 			opened := -1
 			var ends []string // those that end, one every ten seconds

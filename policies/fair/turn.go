@@ -222,7 +222,7 @@ func (st *State) lookAt(t *tenant, stamp bool) {
 			if stamp {
 				e.since = 0
 			}
-			if guaranteed && st.reserves(e) {
+			if guaranteed && st.keeps(e) {
 				st.keepInside(e)
 			}
 			next.cursor = -1

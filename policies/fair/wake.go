@@ -30,6 +30,9 @@ func (st *State) Wake(now time.Time) (time.Time, bool) {
 			if st.cfg.Mode == Ladder && st.cfg.ReserveAfter >= 0 {
 				soonest(satAdd(head.created, int64(st.cfg.ReserveAfter)))
 			}
+			if st.cfg.Mode == Ladder && st.cfg.KeepAfter >= 0 {
+				soonest(satAdd(head.created, int64(st.cfg.KeepAfter)))
+			}
 			if st.cfg.Mode == Ladder && st.cfg.PriorityAging >= 0 {
 				soonest(satAdd(head.created, int64(st.cfg.PriorityAging)))
 			}

@@ -43,6 +43,7 @@ func drawInput(t *rapid.T) Input {
 	in.Policies = []*v1alpha1.AcceleratorPolicy{policy}
 	in.Options.Release = msDuration(int64(rapid.SampledFrom([]int{0, 0, 7000}).Draw(t, "release")))
 	in.Options.Checkpoint = msDuration(int64(rapid.SampledFrom([]int{0, 30_000}).Draw(t, "checkpoint")))
+	in.Options.KeepAfter = msDuration(int64(rapid.SampledFrom([]int{0, 60_000}).Draw(t, "keep after")))
 	in.Options.ReserveAfter = msDuration(int64(rapid.SampledFrom([]int{0, 60_000}).Draw(t, "reserve after")))
 	var rows []row
 	for range rapid.IntRange(1, 40).Draw(t, "jobs") {

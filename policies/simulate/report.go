@@ -41,6 +41,7 @@ type FleetInfo struct {
 type Rules struct {
 	AgingSeconds         float64 `json:"agingSeconds"`
 	ReserveAfterSeconds  float64 `json:"reserveAfterSeconds"`
+	KeepAfterSeconds     float64 `json:"keepAfterSeconds"`
 	PriorityAgingSeconds float64 `json:"priorityAgingSeconds"`
 	NoticeSeconds        float64 `json:"noticeSeconds"`
 	CooldownSeconds      float64 `json:"cooldownSeconds"`
@@ -118,7 +119,7 @@ func (s *Simulation) Report(private *Private, outcomes ...*Outcome) *Report {
 		Trace: TraceInfo{Format: s.format, Jobs: len(s.jobs), Skipped: s.skipped, FirstJob: s.jobs[0].Created, LastJob: s.jobs[len(s.jobs)-1].Created},
 		Fleet: FleetInfo{Nodes: s.fleet.NodeCount(), Devices: map[string]int64{}, Costs: map[string]int64{}},
 		Rules: Rules{
-			s.options.Aging.Seconds(), s.options.ReserveAfter.Seconds(), s.options.PriorityAging.Seconds(),
+			s.options.Aging.Seconds(), s.options.ReserveAfter.Seconds(), s.options.KeepAfter.Seconds(), s.options.PriorityAging.Seconds(),
 			s.options.Notice.Seconds(), s.options.Cooldown.Seconds(), s.options.LendAfter.Seconds(), s.options.Release.Seconds(), s.options.Checkpoint.Seconds(),
 		},
 	}

@@ -37,9 +37,9 @@ type Input struct {
 type Options struct {
 	// Costs of one device, by model; 1 where nothing is said.
 	Costs map[string]int64
-	// Aging, ReserveAfter, PriorityAging, Notice, Cooldown and LendAfter are
-	// those of [fair.Config], zero and negative values included.
-	Aging, ReserveAfter, PriorityAging, Notice, Cooldown, LendAfter time.Duration
+	// Aging, ReserveAfter, KeepAfter, PriorityAging, Notice, Cooldown and
+	// LendAfter are those of [fair.Config], zero and negative values included.
+	Aging, ReserveAfter, KeepAfter, PriorityAging, Notice, Cooldown, LendAfter time.Duration
 	// Release is the time from an eviction until the devices are free.
 	Release time.Duration
 	// Checkpoint is the interval at which running work is saved; zero: never.
@@ -61,6 +61,7 @@ func (o *Options) Validate() error {
 	}{
 		{"aging", o.Aging, 0},
 		{"reserve-after", o.ReserveAfter, -1 << 62},
+		{"keep-after", o.KeepAfter, -1 << 62},
 		{"priority-aging", o.PriorityAging, -1 << 62},
 		{"notice", o.Notice, -1 << 62},
 		{"cooldown", o.Cooldown, -1 << 62},
@@ -91,6 +92,7 @@ func (o *Options) complete() {
 	}{
 		{&o.Aging, fair.DefaultAging},
 		{&o.ReserveAfter, fair.DefaultReserveAfter},
+		{&o.KeepAfter, fair.DefaultKeepAfter},
 		{&o.PriorityAging, fair.DefaultPriorityAging},
 		{&o.Notice, fair.DefaultNotice},
 		{&o.Cooldown, fair.DefaultCooldown},
@@ -107,7 +109,7 @@ func (o *Options) Bound() time.Duration { return max(o.Notice, 0) + o.Release }
 // fair is the configuration of the queue, but its models.
 func (o *Options) fair(mode fair.Mode) fair.Config {
 	return fair.Config{
-		Mode: mode, Aging: o.Aging, ReserveAfter: o.ReserveAfter, PriorityAging: o.PriorityAging,
+		Mode: mode, Aging: o.Aging, ReserveAfter: o.ReserveAfter, KeepAfter: o.KeepAfter, PriorityAging: o.PriorityAging,
 		Notice: o.Notice, Cooldown: o.Cooldown, LendAfter: o.LendAfter,
 	}
 }

@@ -26,11 +26,20 @@ type Config struct {
 	// ReserveAfter is how long work waits before devices are set aside for it;
 	// negative: never.
 	ReserveAfter *metav1.Duration `json:"reserveAfter,omitempty"`
+	// KeepAfter is how long work waits that fits into its tenant's guarantee as a
+	// whole before later work of the tenant leaves it its part; negative: never.
+	KeepAfter *metav1.Duration `json:"keepAfter,omitempty"`
 	// PriorityAging is how long work waits before it counts as of the highest
 	// priority of its tenant; negative: never.
 	PriorityAging *metav1.Duration `json:"priorityAging,omitempty"`
 	// Notice is the time between the notice of a reclaim and the eviction.
 	Notice *metav1.Duration `json:"notice,omitempty"`
+	// Cooldown is how long work does not borrow after its devices were taken
+	// back, twice as long each further time.
+	Cooldown *metav1.Duration `json:"cooldown,omitempty"`
+	// LendAfter is how long guaranteed devices must be unused before they are
+	// lent; at once where nothing is said.
+	LendAfter *metav1.Duration `json:"lendAfter,omitempty"`
 	// LendFirmly lends guaranteed devices also to Pods that can't be evicted.
 	LendFirmly bool `json:"lendFirmly,omitempty"`
 }
@@ -74,8 +83,8 @@ func (c *Config) fair() fair.Config {
 	costs := DefaultCosts()
 	maps.Copy(costs, c.Costs)
 	f := fair.Config{
-		Aging: span(c.Aging, 1), ReserveAfter: span(c.ReserveAfter, 1), PriorityAging: span(c.PriorityAging, 1),
-		Notice: span(c.Notice, -1), LendFirmly: c.LendFirmly,
+		Aging: span(c.Aging, 1), ReserveAfter: span(c.ReserveAfter, 1), KeepAfter: span(c.KeepAfter, 1), PriorityAging: span(c.PriorityAging, 1),
+		Notice: span(c.Notice, -1), Cooldown: span(c.Cooldown, -1), LendAfter: span(c.LendAfter, 0), LendFirmly: c.LendFirmly,
 	}
 	for _, name := range slices.Sorted(maps.Keys(costs)) {
 		f.Models = append(f.Models, fair.Model{Name: name, Cost: costs[name]})

@@ -18,6 +18,9 @@ reserveAfter: 0s
 priorityAging: -1s
 notice: 0s
 lendFirmly: true
+keepAfter: 1h
+cooldown: 0s
+lendAfter: 1m
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +34,7 @@ lendFirmly: true
 		t.Errorf("got costs %v", costs)
 	}
 	// Nothing at all is not the engine's zero, which is its default.
-	if f.Aging != 2*time.Hour || f.ReserveAfter != 1 || f.PriorityAging >= 0 || f.Notice >= 0 || !f.LendFirmly || f.Mode != fair.Ladder {
+	if f.Aging != 2*time.Hour || f.ReserveAfter != 1 || f.KeepAfter != time.Hour || f.PriorityAging >= 0 || f.Cooldown >= 0 || f.LendAfter != time.Minute || f.Notice >= 0 || !f.LendFirmly || f.Mode != fair.Ladder {
 		t.Errorf("got %+v", f)
 	}
 }
@@ -42,7 +45,7 @@ func TestConfigDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := c.fair()
-	if f.Aging != 0 || f.ReserveAfter != 0 || f.PriorityAging != 0 || f.Notice != 0 || len(f.Models) != len(DefaultCosts()) {
+	if f.Aging != 0 || f.ReserveAfter != 0 || f.PriorityAging != 0 || f.Notice != 0 || f.KeepAfter != 0 || f.Cooldown != 0 || f.LendAfter != 0 || len(f.Models) != len(DefaultCosts()) {
 		t.Errorf("got %+v, want the engine's defaults", f)
 	}
 	file := filepath.Join(t.TempDir(), "settings.yaml")

@@ -45,6 +45,7 @@ func Configs() *rapid.Generator[fair.Config] {
 			Models:        Models(),
 			Aging:         rapid.SampledFrom([]time.Duration{time.Second, time.Minute, time.Hour}).Draw(t, "aging"),
 			ReserveAfter:  rapid.SampledFrom([]time.Duration{-1, 1, time.Minute}).Draw(t, "reserve"),
+			KeepAfter:     rapid.SampledFrom([]time.Duration{-1, 1, time.Minute}).Draw(t, "keep"),
 			PriorityAging: rapid.SampledFrom([]time.Duration{-1, time.Minute}).Draw(t, "raise"),
 			Notice:        rapid.SampledFrom([]time.Duration{-1, 30 * time.Second}).Draw(t, "notice"),
 			Cooldown:      rapid.SampledFrom([]time.Duration{-1, 20 * time.Second}).Draw(t, "cooldown"),

@@ -186,7 +186,7 @@ func (p *pass) lookAt(tenant string, line []*work) {
 				c.since = w.now
 			}
 			x.since = time.Time{}
-			if w.reserves(x) {
+			if w.keeps(x) {
 				p.keepInside(x)
 			}
 			waits = append(waits, x)
@@ -477,6 +477,11 @@ func (p *pass) waitFor(c *candidate) {
 // reserves: the entry has waited so long that devices are set aside for it.
 func (w *Twin) reserves(x *work) bool {
 	return w.cfg.Mode == fair.Ladder && w.cfg.ReserveAfter >= 0 && !w.now.Before(x.Created.Add(w.cfg.ReserveAfter))
+}
+
+// keeps: the entry has waited so long that its part of the guarantee is kept.
+func (w *Twin) keeps(x *work) bool {
+	return w.cfg.Mode == fair.Ladder && w.cfg.KeepAfter >= 0 && !w.now.Before(x.Created.Add(w.cfg.KeepAfter))
 }
 
 func (p *pass) room(x *work, m string) int64 {

@@ -112,6 +112,7 @@ stand. docs/simulate.md has the rules and says what each number means.`,
 	fs.BoolVar(&f.private, "private", true, "also play each tenant alone on its guarantee, and compare")
 	fs.DurationVar(&f.options.Aging, "aging", fair.DefaultAging, "waiting that outweighs the whole fleet")
 	fs.DurationVar(&f.options.ReserveAfter, "reserve-after", fair.DefaultReserveAfter, "waiting after which devices are set aside; negative: never")
+	fs.DurationVar(&f.options.KeepAfter, "keep-after", fair.DefaultKeepAfter, "waiting after which a job keeps its part of the guarantee from later ones of its tenant; negative: never")
 	fs.DurationVar(&f.options.PriorityAging, "priority-aging", fair.DefaultPriorityAging, "waiting after which a job counts as of the highest priority; negative: never")
 	fs.DurationVar(&f.options.Notice, "notice", fair.DefaultNotice, "time from the notice of a reclaim to the eviction")
 	fs.DurationVar(&f.options.Cooldown, "cooldown", fair.DefaultCooldown, "how long a job does not borrow after it was evicted, doubled each time; negative: none")
