@@ -192,6 +192,13 @@ func usersOwn(ctx context.Context, h host, none *MissingError) *Plan {
 		none.Tried = append(none.Tried, "podman does not work ("+firstLine(err)+")")
 		return nil
 	}
+	// A node asks for every capability. Who set up a Docker daemon here has seen
+	// to that; podman hands the wish on, and its runtime fails.
+	if missing, err := h.missing(); err == nil && len(missing) > 0 {
+		none.Tried = append(none.Tried, "podman can't run the privileged containers of nodes, for this machine grants nobody "+strings.Join(missing, ", "))
+		none.Remedies = append(none.Remedies, "run on a machine that grants "+strings.Join(missing, ", "))
+		return nil
+	}
 	return &Plan{Kind: Podman, program: program, Steps: []string{"use podman (" + version + ")"}}
 }
 

@@ -158,6 +158,12 @@ func TestDetect(t *testing.T) {
 			machine: with(rootOnEmpty, func(m *machine) { m.programs, m.missing = daemonPrograms, []string{"CAP_SYS_RESOURCE", "CAP_SYS_TIME"} }),
 			kind:    Private, says: []string{"without CAP_SYS_RESOURCE, CAP_SYS_TIME"},
 		},
+		"podman, but capabilities lack": {
+			machine: with(rootOnEmpty, func(m *machine) {
+				m.programs, m.answers, m.missing = everything, podmanUp, []string{"CAP_SYS_RESOURCE"}
+			}),
+			kind: Private, says: []string{"without CAP_SYS_RESOURCE"}, not: []string{"podman"},
+		},
 		"the cache lies on an overlay itself": {
 			machine: with(rootOnEmpty, func(m *machine) {
 				m.programs, m.overlay = daemonPrograms, map[string]bool{"/var/lib/ladder/docker": true}
@@ -250,6 +256,10 @@ func TestDetectWhereThereIsNone(t *testing.T) {
 		"a remote Docker that is away": {
 			machine{programs: []string{"docker"}, dockerHost: "tcp://h:1"},
 			[]string{"does not answer at DOCKER_HOST=tcp://h:1"},
+		},
+		"podman where capabilities are missing": {
+			machine{programs: []string{"podman"}, answers: podmanUp, missing: []string{"CAP_SYS_RESOURCE"}},
+			[]string{"podman can't run the privileged containers of nodes, for this machine grants nobody CAP_SYS_RESOURCE", "run on a machine that grants"},
 		},
 		"podman without its machine": {
 			machine{programs: []string{"podman"}, answers: map[string]string{"podman version": "5"}, fails: map[string]string{"podman info": "cannot connect\nmore"}},
