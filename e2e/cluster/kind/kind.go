@@ -152,13 +152,27 @@ func newCluster(name string, engine *docker.Engine, progress io.Writer) (*Cluste
 	}, nil
 }
 
+// nameOf is the name by which kind's provider finds an image on the engine.
+// Podman keeps what was made or loaded here under localhost; the provider looks
+// under docker.io where a name says nothing.
+func nameOf(image string, on docker.Kind, has func(string) bool) string {
+	if local := "localhost/" + image; on == docker.Podman && has(local) {
+		return local
+	}
+	return image
+}
+
 // create makes the nodes and lets kubeadm join them. kind's library can't be
 // broken off; it ends by itself when its containers are gone.
 func (c *Cluster) create(ctx context.Context, o Options, m machine) error {
+	o.Image = nameOf(o.Image, c.engine.Kind(), func(image string) bool {
+		return c.engine.Command(ctx, "image", "inspect", image).Run() == nil
+	})
+	configured := config(o, m)
 	result := make(chan error, 1)
 	go func() {
 		result <- c.provider.Create(o.Name,
-			kindcluster.CreateWithV1Alpha4Config(config(o, m)),
+			kindcluster.CreateWithV1Alpha4Config(configured),
 			kindcluster.CreateWithKubeconfigPath(c.Kubeconfig()),
 			kindcluster.CreateWithRetain(true),
 			kindcluster.CreateWithDisplayUsage(false),

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"gpuladder.dev/ladder/e2e/cluster/docker"
 	"io"
 	"io/fs"
 	"os"
@@ -124,6 +125,24 @@ func TestConfigFollowsTheMachine(t *testing.T) {
 	bounded := config(o, machine{noResource: true})
 	if len(bounded.ContainerdConfigPatches) != 1 || !strings.Contains(bounded.ContainerdConfigPatches[0], "restrict_oom_score_adj = true") {
 		t.Errorf("without CAP_SYS_RESOURCE: %q", bounded.ContainerdConfigPatches)
+	}
+}
+
+func TestNameOfANodeImage(t *testing.T) {
+	has := func(image string) bool { return image == "localhost/ladder/node:1" }
+	for _, c := range []struct {
+		image string
+		on    docker.Kind
+		want  string
+	}{
+		{"ladder/node:1", docker.Podman, "localhost/ladder/node:1"},
+		{"kindest/node:v1", docker.Podman, "kindest/node:v1"},
+		{"ladder/node:1", docker.Docker, "ladder/node:1"},
+		{"ladder/node:1", docker.Private, "ladder/node:1"},
+	} {
+		if got := nameOf(c.image, c.on, has); got != c.want {
+			t.Errorf("%s on %s is %s, want %s", c.image, c.on, got, c.want)
+		}
 	}
 }
 
