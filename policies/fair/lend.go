@@ -174,22 +174,17 @@ func (st *State) keepInside(e *entry) {
 	}
 }
 
-// reserves: the entry has waited so long that devices are set aside for it.
-func (st *State) reserves(e *entry) bool {
-	return st.cfg.Mode == Ladder && st.cfg.ReserveAfter >= 0 && satAdd(e.created, int64(st.cfg.ReserveAfter)) <= st.now
-}
-
-// keeps: the entry has waited so long that later ones of its tenant leave it its
-// part of the guarantee.
-func (st *State) keeps(e *entry) bool {
-	return st.cfg.Mode == Ladder && st.cfg.KeepAfter >= 0 && satAdd(e.created, int64(st.cfg.KeepAfter)) <= st.now
+// waited: the entry has waited so long that one of the times of the
+// configuration counts for it; a negative one never does.
+func (st *State) waited(e *entry, after time.Duration) bool {
+	return st.cfg.Mode == Ladder && after >= 0 && satAdd(e.created, int64(after)) <= st.now
 }
 
 // waitFor settles what an entry waits for, where it may have devices taken
 // back or set aside, and keeps those from entries whose turn is later.
 func (st *State) waitFor(it *item) {
-	keeps := st.reserves(it.e)
-	if !keeps && it.e.shape.preempts != v1alpha1.PreemptsLowerPriority {
+	reserves := st.waited(it.e, st.cfg.ReserveAfter)
+	if !reserves && it.e.shape.preempts != v1alpha1.PreemptsLowerPriority {
 		return
 	}
 	target, limit, ok := st.plan(it.e)
@@ -203,7 +198,7 @@ func (st *State) waitFor(it *item) {
 			it.target = nil // no reclaim would help
 		}
 	}
-	if !keeps {
+	if !reserves {
 		return
 	}
 	for _, a := range sum(target) {

@@ -125,7 +125,7 @@ func (st *State) mayOpen() bool {
 
 // rank is the priority that counts now: what has waited long is among the highest.
 func (st *State) rank(s *shape, e *entry) int64 {
-	if st.cfg.Mode == Ladder && st.cfg.PriorityAging >= 0 && satAdd(e.created, int64(st.cfg.PriorityAging)) <= st.now {
+	if st.waited(e, st.cfg.PriorityAging) {
 		return none
 	}
 	return int64(s.priority)
@@ -222,7 +222,7 @@ func (st *State) lookAt(t *tenant, stamp bool) {
 			if stamp {
 				e.since = 0
 			}
-			if guaranteed && st.keeps(e) {
+			if guaranteed && st.waited(e, st.cfg.KeepAfter) {
 				st.keepInside(e)
 			}
 			next.cursor = -1

@@ -27,14 +27,10 @@ func (st *State) Wake(now time.Time) (time.Time, bool) {
 	for _, t := range st.tenants {
 		for _, s := range t.shapes {
 			head := s.line[0]
-			if st.cfg.Mode == Ladder && st.cfg.ReserveAfter >= 0 {
-				soonest(satAdd(head.created, int64(st.cfg.ReserveAfter)))
-			}
-			if st.cfg.Mode == Ladder && st.cfg.KeepAfter >= 0 {
-				soonest(satAdd(head.created, int64(st.cfg.KeepAfter)))
-			}
-			if st.cfg.Mode == Ladder && st.cfg.PriorityAging >= 0 {
-				soonest(satAdd(head.created, int64(st.cfg.PriorityAging)))
+			for _, after := range [...]time.Duration{st.cfg.ReserveAfter, st.cfg.KeepAfter, st.cfg.PriorityAging} {
+				if st.cfg.Mode == Ladder && after >= 0 {
+					soonest(satAdd(head.created, int64(after)))
+				}
 			}
 			for _, r := range s.requests {
 				for _, a := range r.alternatives {

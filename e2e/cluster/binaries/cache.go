@@ -81,28 +81,21 @@ func (b *builder) cached(ctx context.Context, group ...program) ([]string, error
 		}
 		targets[i] = filepath.Join(b.cache, "bin", k, p.name)
 	}
-	// Everybody locks in the order of names, so that nobody waits in a ring.
 	var missing []target
 	for i, p := range group {
 		if !intact(targets[i]) {
 			missing = append(missing, target{p, targets[i]})
 		}
 	}
-	slices.SortFunc(missing, func(a, b target) int { return strings.Compare(a.path, b.path) })
-	for _, t := range missing {
-		unlock, err := b.lock(ctx, t)
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
+	unlock, err := b.lock(ctx, missing)
+	if err != nil {
+		return nil, err
 	}
+	defer unlock()
 	missing = slices.DeleteFunc(missing, func(t target) bool { return intact(t.path) })
 	if len(missing) == 0 {
 		return targets, nil
 	}
-	slices.SortFunc(missing, func(a, b target) int {
-		return slices.Index(targets, a.path) - slices.Index(targets, b.path)
-	})
 	return targets, b.build(ctx, missing)
 }
 
@@ -112,13 +105,34 @@ type target struct {
 	path string
 }
 
-func (b *builder) lock(ctx context.Context, t target) (unlock func(), err error) {
+// lock locks the places of programs, in the order of their names, so that nobody
+// waits in a ring.
+func (b *builder) lock(ctx context.Context, targets []target) (unlock func(), err error) {
+	var held []func()
+	unlock = func() {
+		for _, give := range held {
+			give()
+		}
+	}
+	inOrder := slices.SortedFunc(slices.Values(targets), func(a, b target) int { return strings.Compare(a.path, b.path) })
+	for _, t := range inOrder {
+		give, err := b.lockOne(ctx, t)
+		if err != nil {
+			unlock()
+			return nil, err
+		}
+		held = append(held, give)
+	}
+	return unlock, nil
+}
+
+func (b *builder) lockOne(ctx context.Context, t target) (unlock func(), err error) {
 	dir := filepath.Dir(t.path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the cache, %w", err)
 	}
 	unlock, err = Lock(ctx, filepath.Join(dir, "."+t.name+".lock"), func() {
-		fmt.Fprintf(b.progress, "waiting for another process that builds %s %s\n", t.name, t.version)
+		fmt.Fprintf(b.progress, "waiting for another process that builds %s\n", strings.TrimSpace(t.name+" "+t.version))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("locking the cache, %w", err)

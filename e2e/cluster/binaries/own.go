@@ -58,17 +58,15 @@ func (b *builder) buildOwn(ctx context.Context, group []program) ([]string, erro
 	}
 	sum := sha256.Sum256([]byte(root))
 	dir := filepath.Join(b.cache, "own", hex.EncodeToString(sum[:])[:keyLength])
-	targets, packages := make([]string, len(group)), make([]string, len(group))
+	paths, packages, targets := make([]string, len(group)), make([]string, len(group)), make([]target, len(group))
 	for i, p := range group {
 		if _, err := os.Stat(filepath.Join(root, p.pkg)); err != nil {
 			return nil, fmt.Errorf("looking for the source of %s, %w", p.name, err)
 		}
-		targets[i], packages[i] = filepath.Join(dir, p.name), "./"+p.pkg
+		paths[i], packages[i] = filepath.Join(dir, p.name), "./"+p.pkg
+		targets[i] = target{p, paths[i]}
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("making the cache, %w", err)
-	}
-	unlock, err := b.lockOwn(ctx, dir, group)
+	unlock, err := b.lock(ctx, targets)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +84,7 @@ func (b *builder) buildOwn(ctx context.Context, group []program) ([]string, erro
 	defer told.Stop()
 	into := dir + "/"
 	if len(group) == 1 {
-		into = targets[0] // the package may have another name
+		into = paths[0] // the package may have another name
 	}
 	args := slices.Concat([]string{"build", "-v", "-buildvcs=false", "-trimpath", noDWARF, "-ldflags=-s -w", "-o", into}, packages)
 	start := time.Now()
@@ -96,32 +94,5 @@ func (b *builder) buildOwn(ctx context.Context, group []program) ([]string, erro
 	if !told.Stop() {
 		fmt.Fprintf(b.progress, "built %s in %.0f s\n", named(group), time.Since(start).Seconds())
 	}
-	return targets, nil
-}
-
-// lockOwn locks the places of the programs, in the order of their names, so
-// that nobody waits in a ring.
-func (b *builder) lockOwn(ctx context.Context, dir string, group []program) (unlock func(), err error) {
-	var held []func()
-	unlock = func() {
-		for _, give := range held {
-			give()
-		}
-	}
-	names := make([]string, len(group))
-	for i, p := range group {
-		names[i] = p.name
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		give, err := Lock(ctx, filepath.Join(dir, "."+name+".lock"), func() {
-			fmt.Fprintf(b.progress, "waiting for another process that builds %s\n", name)
-		})
-		if err != nil {
-			unlock()
-			return nil, fmt.Errorf("locking the cache, %w", err)
-		}
-		held = append(held, give)
-	}
-	return unlock, nil
+	return paths, nil
 }
