@@ -99,9 +99,6 @@ type Config struct {
 	// LendAfter is how long a tenant must have left guaranteed devices unused
 	// before they are lent to others. Zero: they are lent at once.
 	LendAfter time.Duration
-	// Granted: whoever places the work uses only the alternatives that an Open
-	// names. Otherwise, as the scheduler does, the first one with free devices.
-	Granted bool
 	// LendFirmly lets work that is not preemptible borrow devices that others'
 	// guarantees cover. Otherwise it borrows only what nobody is guaranteed.
 	LendFirmly bool

@@ -320,8 +320,8 @@ func TestPriorityInsideATenant(t *testing.T) {
 	expect(t, st, at(3600), "Open low")
 }
 
-func TestLaterTierAndGrants(t *testing.T) {
-	st := newState(t, fair.Config{Models: models, Granted: true, ReserveAfter: 1})
+func TestLaterTier(t *testing.T) {
+	st := newState(t, fair.Config{Models: models, ReserveAfter: 1})
 	e := pod("p", "a", 0, 1, "H100", "L4")
 	e.Requests[0].Alternatives[1].After = 10 * time.Minute
 	apply(t, st, start, fleet(1, "H100"), fleet(1, "L4"))
@@ -336,20 +336,16 @@ func TestLaterTierAndGrants(t *testing.T) {
 	expect(t, st, at(600), "Open p")
 }
 
-func TestGrantLeavesWhatIsSetAside(t *testing.T) {
+func TestWhatIsSetAsideHoldsTheGateOfAnother(t *testing.T) {
 	// Two H100 are set aside for the large job; the small one would take one,
-	// unless it is told to go to its second tier.
-	for granted, want := range map[bool][]string{false: {}, true: {"Open small"}} {
-		st := newState(t, fair.Config{Models: models, Granted: granted, ReserveAfter: 1})
-		apply(t, st, start, fleet(4, "H100"), fleet(4, "L4"))
-		apply(t, st, start, arrive(pod("first", "b", -9, 2, "H100"))...)
-		run(t, st, start)
-		apply(t, st, at(60), arrive(pod("large", "a", 0, 4, "H100"), pod("small", "c", 59, 1, "H100", "L4"))...)
-		expect(t, st, at(60), want...)
-		if !granted {
-			reason(t, st, "small", fair.ReasonSetAside)
-		}
-	}
+	// although its second tier is free.
+	st := newState(t, fair.Config{Models: models, ReserveAfter: 1})
+	apply(t, st, start, fleet(4, "H100"), fleet(4, "L4"))
+	apply(t, st, start, arrive(pod("first", "b", -9, 2, "H100"))...)
+	run(t, st, start)
+	apply(t, st, at(60), arrive(pod("large", "a", 0, 4, "H100"), pod("small", "c", 59, 1, "H100", "L4"))...)
+	expect(t, st, at(60))
+	reason(t, st, "small", fair.ReasonSetAside)
 }
 
 func TestLimitsAreExplained(t *testing.T) {

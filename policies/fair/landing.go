@@ -151,13 +151,10 @@ func (y *try) room(m int, size, parts int64) (int64, verdict) {
 	if lent := (st.lent(y.e, m) - taken) / size; lent < allowed {
 		allowed, why = max(lent, 0), notLent
 	}
-	switch {
-	case allowed >= k:
-		return k, v
-	case st.cfg.Granted:
-		return allowed, why
+	if allowed < k {
+		return -1, why
 	}
-	return -1, why
+	return k, v
 }
 
 // lent is how many more devices of the model an entry may hold that can't be

@@ -34,8 +34,7 @@ type Action struct {
 	Kind   Kind
 	ID     string
 	Tenant string
-	// Placements are where an opened entry is expected to land, and, with
-	// Config.Granted, the only places where it may.
+	// Placements are where an opened entry is expected to land.
 	Placements []Placement
 	// Guaranteed: an opened entry is inside its tenant's guarantee.
 	Guaranteed bool
@@ -313,24 +312,19 @@ func (st *State) choose(dry bool) *item {
 // inside: the tenant's guarantee has room for the entry.
 func (it *item) inside() bool { return it.entitled && it.e.promised == nil }
 
-// tryInside is try for such an entry. Where it is placed as granted it lands on
-// what is set aside for it; else on the first device that is free, unless its
-// devices were taken back a short time ago: then only inside its guarantee.
+// tryInside is try for such an entry, unless its devices were taken back a short
+// time ago: then it lands inside its guarantee or not at all.
 func (st *State) tryInside(it *item) bool {
-	switch {
-	case it.fit && st.cfg.Granted && it.places != nil:
-		it.landing, it.verdict = it.places, fits
-	case st.cooling(it.e):
+	if st.cooling(it.e) {
 		it.verdict = setAside
-	default:
-		return st.try(it)
+		return false
 	}
-	return it.verdict == fits
+	return st.try(it)
 }
 
 // try finds where an entry would land, and is true if it may be opened for that.
 func (st *State) try(it *item) bool {
-	y := try{st: st, e: it.e, own: it.own, force: it.fit && !st.cfg.Granted, yields: true}
+	y := try{st: st, e: it.e, own: it.own, force: it.fit, yields: true}
 	it.landing, it.verdict = y.land()
 	if it.verdict != fits && it.fit && it.places != nil && !(y.force && it.verdict == setAside) {
 		it.landing, it.verdict = it.places, fits
@@ -372,9 +366,9 @@ func (st *State) chooseEntitled(dry bool) *item {
 		if !it.fit || dry || it.e.shape.pass == st.pass {
 			continue
 		}
-		y := try{st: st, e: it.e, own: it.own, force: !st.cfg.Granted}
+		y := try{st: st, e: it.e, own: it.own, force: true}
 		landing, v := y.land()
-		if it.places != nil && (v != fits || it.inside() && st.cfg.Granted) {
+		if it.places != nil && v != fits {
 			landing, v = it.places, fits
 		}
 		if v == fits && it.e.tenant.covered(sum(landing)) {

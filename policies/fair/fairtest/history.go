@@ -50,7 +50,6 @@ func Configs() *rapid.Generator[fair.Config] {
 			Notice:        rapid.SampledFrom([]time.Duration{-1, 30 * time.Second}).Draw(t, "notice"),
 			Cooldown:      rapid.SampledFrom([]time.Duration{-1, 20 * time.Second}).Draw(t, "cooldown"),
 			LendAfter:     rapid.SampledFrom([]time.Duration{0, 30 * time.Second}).Draw(t, "lend after"),
-			Granted:       rapid.Bool().Draw(t, "granted"),
 			LendFirmly:    rapid.Bool().Draw(t, "lend"),
 		}
 		for i := range c.Models {

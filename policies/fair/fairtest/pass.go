@@ -319,7 +319,7 @@ func (p *pass) choose() (*candidate, []part) {
 			continue
 		}
 		parts, ok, _ := p.land(c, false)
-		if len(c.inside) > 0 && (!ok || c.x.promised == nil && p.w.cfg.Granted) {
+		if len(c.inside) > 0 && !ok {
 			parts, ok = c.inside, true
 		}
 		if ok && p.covered(c.x.Tenant, sumOf(parts)) {
@@ -354,12 +354,11 @@ func (p *pass) choose() (*candidate, []part) {
 		}
 	}
 	for _, c := range p.turns {
-		granted := c.fit && p.w.cfg.Granted && len(c.inside) > 0
-		if !c.entitled || c.x.promised != nil || !granted && p.w.cooling(c.x) {
+		if !c.entitled || c.x.promised != nil || p.w.cooling(c.x) {
 			continue
 		}
 		parts, ok, _ := p.land(c, true)
-		if c.fit && len(c.inside) > 0 && (!ok && !p.barred || p.w.cfg.Granted) {
+		if c.fit && len(c.inside) > 0 && !ok && !p.barred {
 			parts, ok = c.inside, true
 		}
 		if ok {
@@ -400,23 +399,16 @@ func (p *pass) land(c *candidate, yields bool) (out []part, ok, devices bool) {
 					continue
 				}
 				mine := min(max(free-p.aside[m]+c.own[m]+p.warm[x.Tenant][m], 0)/size, max(p.lent(x, m)-taken[m], 0)/size)
-				force := c.fit && !w.cfg.Granted
-				if force && yields && max(free-p.pending[m]+c.own[m], 0)/size < k {
+				if c.fit && yields && max(free-p.pending[m]+c.own[m], 0)/size < k {
 					p.barred = true
 					return nil, false, false
 				}
-				switch {
-				case force, mine >= k:
-				case w.cfg.Granted:
-					k = mine
-				default:
+				if !c.fit && mine < k {
 					return nil, false, false
 				}
-				if k > 0 {
-					left -= k
-					taken[m] += k * size
-					out = append(out, part{Request: i, Alternative: j, Model: m, Count: k * size})
-				}
+				left -= k
+				taken[m] += k * size
+				out = append(out, part{Request: i, Alternative: j, Model: m, Count: k * size})
 			}
 		}
 		if left > 0 {
