@@ -48,14 +48,17 @@ func Report(w io.Writer, o Options, r *Result, beside string) error {
 	}
 
 	fmt.Fprintf(w, "## Each run\n\n")
-	table = measure.NewTable("round", "run", "beside the storm", "seconds", "CPU of the scheduler, s", "CPU of the API server, s", "attempts that placed a Pod", "attempts in vain")
+	table = measure.NewTable("round", "run", "beside the storm", "seconds", "CPU of the scheduler, s", "of the API server", "of etcd", "of kube-controller-manager", "of ladder-controller", "of kwok", "attempts that placed a Pod", "attempts in vain")
 	for _, run := range r.Runs {
 		with := "no"
 		if run.Storm {
 			with = "yes"
 		}
-		table.Row(fmt.Sprint(run.Round), fmt.Sprint(run.Run), with, measure.Number(run.Seconds, 2), measure.Number(run.SchedulerCPU, 2),
-			measure.Number(run.APIServerCPU, 2), measure.Number(run.Placed, 0), measure.Number(run.Vain, 0))
+		cells := []string{fmt.Sprint(run.Round), fmt.Sprint(run.Run), with, measure.Number(run.Seconds, 2), measure.Number(run.SchedulerCPU, 2), measure.Number(run.APIServerCPU, 2)}
+		for _, part := range others {
+			cells = append(cells, measure.Number(run.OthersCPU[part], 2))
+		}
+		table.Row(append(cells, measure.Number(run.Placed, 0), measure.Number(run.Vain, 0))...)
 	}
 	_, err := fmt.Fprintf(w, "%sUntil all of the storm had been told that it waits took %s s (each round).\n", table, list(r.ComingSeconds))
 	return err

@@ -3,9 +3,12 @@ package storm
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -36,16 +39,26 @@ const (
 // writers is how many Pods are created at once.
 const writers = 8
 
+// profileSpan is how much of a run is profiled, from its beginning.
+const profileSpan = 5 * time.Second
+
 // Bench is a cluster that is up and whose fleet is the options'.
 type Bench struct {
-	Cluster measure.Cluster
-	Client  client.Client
-	Kube    kubernetes.Interface
-	Now     func() time.Time
+	Cluster interface {
+		measure.Cluster
+		Profile(ctx context.Context, component string, span time.Duration) ([]byte, error)
+	}
+	Client client.Client
+	Kube   kubernetes.Interface
+	Now    func() time.Time
 }
 
+// others are the parts whose processor time is told beside that of the scheduler
+// and the API server.
+var others = []string{lab.Etcd, lab.ControllerManager, lab.LadderController, lab.Kwok}
+
 var parts = measure.Parts{
-	Processes: []string{lab.LadderScheduler, lab.APIServer},
+	Processes: append([]string{lab.LadderScheduler, lab.APIServer}, others...),
 	Metrics:   []string{lab.LadderScheduler, lab.APIServer},
 }
 
@@ -57,7 +70,7 @@ func Measure(ctx context.Context, b Bench, o Options) (*Result, error) {
 	result := &Result{}
 	m := &measurement{Bench: b, o: o, result: result}
 	// The first run fills caches and is not counted.
-	if _, err := m.place(ctx); err != nil {
+	if _, err := m.place(ctx, ""); err != nil {
 		return nil, fmt.Errorf("warming up, %w", err)
 	}
 	var err error
@@ -176,25 +189,55 @@ func (m *measurement) come(ctx context.Context) error {
 // runs makes the runs of half a round.
 func (m *measurement) runs(ctx context.Context, round int, storm bool) error {
 	for n := 1; n <= m.o.Runs; n++ {
-		run, err := m.place(ctx)
+		beside, name := "alone", fmt.Sprintf("-%d-%d-alone.pprof", round, n)
+		if storm {
+			beside, name = fmt.Sprintf("beside a storm of %d", m.o.Storm), fmt.Sprintf("-%d-%d-beside.pprof", round, n)
+		}
+		run, err := m.place(ctx, name)
 		if err != nil {
 			return err
 		}
 		run.Round, run.Run, run.Storm = round, n, storm
 		m.result.Runs = append(m.result.Runs, run)
-		beside := "alone"
-		if storm {
-			beside = fmt.Sprintf("beside a storm of %d", m.o.Storm)
-		}
 		m.say("round %d, run %d, %s: %d Pods in %.2f s, scheduler %.2f s of CPU, %.0f attempts in vain",
 			round, n, beside, m.o.Served, run.Seconds, run.SchedulerCPU, run.Vain)
 	}
 	return nil
 }
 
+// profile has the parts profiled from now on, and returns what waits for the
+// profiles and keeps them under names that end so.
+func (m *measurement) profile(ctx context.Context, suffix string) func() error {
+	if m.o.Profiles == "" || suffix == "" {
+		return func() error { return nil }
+	}
+	profiles := make([][]byte, len(parts.Metrics))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, part := range parts.Metrics {
+		group.Go(func() (err error) {
+			profiles[i], err = m.Cluster.Profile(ctx, part, profileSpan)
+			return err
+		})
+	}
+	return func() error {
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(m.o.Profiles, 0o755); err != nil {
+			return fmt.Errorf("keeping profiles, %w", err)
+		}
+		for i, part := range parts.Metrics {
+			if err := os.WriteFile(filepath.Join(m.o.Profiles, part+suffix), profiles[i], 0o644); err != nil {
+				return fmt.Errorf("keeping profiles, %w", err)
+			}
+		}
+		return nil
+	}
+}
+
 // place creates the Pods that can be served, waits for their nodes and removes
 // them again.
-func (m *measurement) place(ctx context.Context) (Run, error) {
+func (m *measurement) place(ctx context.Context, profile string) (Run, error) {
 	if err := m.quiet(ctx); err != nil {
 		return Run{}, err
 	}
@@ -207,6 +250,7 @@ func (m *measurement) place(ctx context.Context) (Run, error) {
 	if err != nil {
 		return Run{}, err
 	}
+	profiled := m.profile(ctx, profile)
 	start := m.Now()
 	if err := workload.CreateAll(ctx, m.Kube, writers, podsOf(served, served, m.o.Served)...); err != nil {
 		return Run{}, err
@@ -224,10 +268,16 @@ func (m *measurement) place(ctx context.Context) (Run, error) {
 	if err != nil {
 		return Run{}, err
 	}
+	if err := profiled(); err != nil {
+		return Run{}, err
+	}
 	placed, vain := attempts(cost)
 	run := Run{
 		Seconds: last.Sub(start).Seconds(), SchedulerCPU: cost.CPU(lab.LadderScheduler).Seconds(),
-		APIServerCPU: cost.CPU(lab.APIServer).Seconds(), Placed: placed, Vain: vain,
+		APIServerCPU: cost.CPU(lab.APIServer).Seconds(), OthersCPU: map[string]float64{}, Placed: placed, Vain: vain,
+	}
+	for _, part := range others {
+		run.OthersCPU[part] = cost.CPU(part).Seconds()
 	}
 	return run, workload.Clear(ctx, m.Kube, stormPatience, served)
 }

@@ -31,6 +31,9 @@ type Options struct {
 	Idle time.Duration
 	// Limits are what must hold.
 	Limits Limits
+	// Profiles is a folder for profiles of the scheduler and the API server in each
+	// run; empty for none.
+	Profiles string
 	// Progress gets a line for each step.
 	Progress io.Writer
 }
@@ -98,6 +101,8 @@ type Run struct {
 	// CPU of scheduler and API server, in seconds.
 	SchedulerCPU float64 `json:"schedulerCPU"`
 	APIServerCPU float64 `json:"apiServerCPU"`
+	// OthersCPU is that of the other parts, by name.
+	OthersCPU map[string]float64 `json:"othersCPU"`
 	// Attempts of the scheduler that placed a Pod, and others.
 	Placed float64 `json:"placed"`
 	Vain   float64 `json:"vain"`

@@ -11,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-base/featuregate"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
@@ -229,4 +231,17 @@ func TestJournalStaysWhereRotationFails(t *testing.T) {
 func TestJournalInAFolderThatIsNotThere(t *testing.T) {
 	_, err := newEngine(filepath.Join(t.TempDir(), "no", "journal"), DefaultJournalKeep, time.Unix(0, 0), klog.Background())
 	assert.ErrorContains(t, err, "beginning the journal")
+}
+
+func TestNarrowIsTheDefault(t *testing.T) {
+	for given, want := range map[string]bool{"": true, "SchedulerPreQueueingHints=false": false, "SchedulerPreQueueingHints=true": true, "AllAlpha=true": true} {
+		gates := featuregate.NewFeatureGate()
+		require.NoError(t, gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{features.SchedulerPreQueueingHints: {PreRelease: featuregate.Alpha}}))
+		if given != "" {
+			require.NoError(t, gates.Set(given))
+		}
+		require.NoError(t, narrow(gates))
+		require.NoError(t, narrow(gates), "a second time")
+		assert.Equal(t, want, gates.Enabled(features.SchedulerPreQueueingHints), given)
+	}
 }

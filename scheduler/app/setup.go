@@ -12,10 +12,12 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/component-base/featuregate"
 	"k8s.io/klog/v2"
 	kubescheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/clock"
@@ -72,6 +74,9 @@ func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler,
 	if err := ladder.CheckGates(utilfeature.DefaultFeatureGate); err != nil {
 		return nil, err
 	}
+	if err := narrow(utilfeature.DefaultMutableFeatureGate); err != nil {
+		return nil, err
+	}
 	defaults, err := defaultConfig()
 	if err != nil {
 		return nil, err
@@ -112,6 +117,19 @@ func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler,
 	}
 	core.Attach(sched)
 	return &Scheduler{Config: &cc, Sched: sched, Core: core}, nil
+}
+
+// narrow has the queue look, where a claim changes that gives nothing back, at the
+// claim's own Pods alone instead of walking past every Pod that waits. The
+// feature is kube-scheduler's, off by default; --feature-gates has the last word.
+func narrow(gates featuregate.MutableVersionedFeatureGate) error {
+	if gates.ExplicitlySet(features.SchedulerPreQueueingHints) {
+		return nil
+	}
+	if err := gates.SetFromMap(map[string]bool{string(features.SchedulerPreQueueingHints): true}); err != nil {
+		return fmt.Errorf("turning on %s, %w", features.SchedulerPreQueueingHints, err)
+	}
+	return nil
 }
 
 func valueOr(percentage *int32) int32 {

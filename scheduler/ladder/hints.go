@@ -2,9 +2,11 @@ package ladder
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -113,13 +115,20 @@ func (w *waiting) concerned(pod *corev1.Pod, old, current any) bool {
 
 // uses says whether the claim is one of the Pod's.
 func uses(pod *corev1.Pod, claim *resourceapi.ResourceClaim) bool {
-	if pod.Namespace != claim.Namespace {
-		return false
-	}
+	return pod.Namespace == claim.Namespace && slices.Contains(claimNames(pod), nameOfClaim(claim))
+}
+
+// claimNames are the Pod's claims, as far as they have names yet.
+func claimNames(pod *corev1.Pod) []types.NamespacedName {
+	var names []types.NamespacedName
 	for i := range pod.Spec.ResourceClaims {
-		if name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i]); err == nil && name != nil && *name == claim.Name {
-			return true
+		if name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i]); err == nil && name != nil {
+			names = append(names, types.NamespacedName{Namespace: pod.Namespace, Name: *name})
 		}
 	}
-	return false
+	return names
+}
+
+func nameOfClaim(claim *resourceapi.ResourceClaim) types.NamespacedName {
+	return types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
 }

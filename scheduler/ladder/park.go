@@ -158,15 +158,23 @@ func (w *waiting) isParked(uid types.UID) bool {
 // observe wakes the parked Pods that a change may help. The queue asks about all
 // others itself.
 func (w *waiting) observe(event fwk.ClusterEvent, old, current any) {
-	concerns := concern(event, old, current)
-	if concerns == nil {
-		return
-	}
+	changed := concern(event, old, current)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for uid, p := range w.parked {
-		if p.kept() && concerns(p) {
-			w.due(uid)
+	wakeIf := func(p *parkedPod) {
+		if p.kept() && changed.concerns(p) {
+			w.due(p.pod.UID)
+		}
+	}
+	switch {
+	case changed.concerns == nil:
+	case changed.of != noClaim:
+		for uid := range w.users[changed.of] {
+			wakeIf(w.parked[uid])
+		}
+	default:
+		for _, p := range w.parked {
+			wakeIf(p)
 		}
 	}
 }
@@ -184,10 +192,19 @@ func (w *waiting) observeOwn(pod *corev1.Pod) {
 // no event.
 func (p *parkedPod) kept() bool { return p.hold != nil || !p.since.IsZero() }
 
-// concern returns which parked Pods a change may help, or nil where it helps
-// none. It says of each change, for all Pods at once, what the hints of
-// [Plugin.EventsToRegister] say for one.
-func concern(event fwk.ClusterEvent, old, current any) func(*parkedPod) bool {
+// noClaim is the name of no claim.
+var noClaim types.NamespacedName
+
+// concerned is whom a change may help: of the Pods of a claim, or of all where
+// none is named, those that it concerns; nobody where concerns is nil.
+type concerned struct {
+	of       types.NamespacedName
+	concerns func(*parkedPod) bool
+}
+
+// concern returns which parked Pods a change may help. It says of each change,
+// for all Pods at once, what the hints of [Plugin.EventsToRegister] say for one.
+func concern(event fwk.ClusterEvent, old, current any) concerned {
 	changed := current
 	if changed == nil {
 		changed = old
@@ -196,7 +213,12 @@ func concern(event fwk.ClusterEvent, old, current any) func(*parkedPod) bool {
 		claim, _ := final(changed).(*resourceapi.ResourceClaim)
 		return concernOfClaim(old, current, claim)
 	}
-	switch o := final(changed).(type) {
+	return concerned{concerns: concernOfOthers(event, old, current, final(changed))}
+}
+
+// concernOfOthers is concern for all but claims.
+func concernOfOthers(event fwk.ClusterEvent, old, current, changed any) func(*parkedPod) bool {
+	switch o := changed.(type) {
 	case *resourceapi.ResourceSlice:
 		before, _ := old.(*resourceapi.ResourceSlice)
 		if current == nil {
@@ -233,23 +255,27 @@ func concernOfNode(action fwk.ActionType, name string) func(*parkedPod) bool {
 // concernOfClaim: a claim that gives devices back concerns all that wait for
 // devices, and any other change the Pods of the claim. The claim is nil where
 // nothing is known of one that is gone.
-func concernOfClaim(old, current any, claim *resourceapi.ResourceClaim) func(*parkedPod) bool {
+func concernOfClaim(old, current any, claim *resourceapi.ResourceClaim) concerned {
 	before, known := old.(*resourceapi.ResourceClaim)
 	freed := old != nil && !known // what it held is not known
 	if known {
 		after, _ := current.(*resourceapi.ResourceClaim)
 		freed = before.Status.Allocation != nil && (after == nil || after.Status.Allocation == nil)
 		if !freed && (after == nil || apiequality.Semantic.DeepEqual(&before.Status, &after.Status)) {
-			return nil
+			return concerned{}
 		}
 	}
 	if claim == nil {
-		return func(p *parkedPod) bool { return p.minds(causeOwn | causeOthers) }
+		return concerned{concerns: func(p *parkedPod) bool { return p.minds(causeOwn | causeOthers) }}
 	}
-	return func(p *parkedPod) bool {
-		if uses(p.pod, claim) {
+	name := nameOfClaim(claim)
+	if !freed {
+		return concerned{of: name, concerns: func(p *parkedPod) bool { return p.minds(causeOwn) }}
+	}
+	return concerned{concerns: func(p *parkedPod) bool {
+		if slices.Contains(p.claims, name) {
 			return p.minds(causeOwn)
 		}
-		return freed && p.minds(causeOthers)
-	}
+		return p.minds(causeOthers)
+	}}
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -320,4 +321,17 @@ func TestParkAtPreEnqueue(t *testing.T) {
 	assert.True(t, keeps(), "held, whoever refused it")
 	pod.Spec.ResourceClaims = nil
 	assert.False(t, keeps(), "not Ladder's")
+}
+
+// Of claims nothing is kept once no parked Pod uses them.
+func TestParkedPodsAreKnownByTheirClaims(t *testing.T) {
+	pod := podWithClaim()
+	r := newRig(t, pod)
+	r.park(pod, r.queue, noTime, nil, sight{})
+	r.park(pod, r.queue, noTime, nil, sight{})
+	assert.Equal(t, map[types.NamespacedName]sets.Set[types.UID]{{Namespace: "ns", Name: "c"}: sets.New(pod.UID)}, r.users)
+	r.yield(pod, r.queue, pod)
+	assert.Len(t, r.users, 1)
+	r.drop(pod.UID)
+	assert.Empty(t, r.users)
 }

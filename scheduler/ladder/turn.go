@@ -156,7 +156,7 @@ func (w *waiting) yield(pod *corev1.Pod, activator fwk.PodActivator, first *core
 	if before != nil {
 		p.yields += before.yields
 	}
-	w.parked[pod.UID] = p
+	w.add(p)
 	w.settled = 0
 	w.due(first.UID)
 	w.due(pod.UID)

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
@@ -37,6 +38,8 @@ type waiting struct {
 
 	mu     sync.Mutex
 	parked map[types.UID]*parkedPod
+	// users are the parked Pods of each claim.
+	users map[types.NamespacedName]sets.Set[types.UID]
 	// failures has an entry for each Pod whose condition was read, too.
 	failures map[types.UID]retry.State
 	// changes counts the changes of policies, revisions, quotas and namespaces.
@@ -51,6 +54,7 @@ type waiting struct {
 
 type parkedPod struct {
 	pod       *corev1.Pod
+	claims    []types.NamespacedName // of the Pod, as far as they have names
 	activator fwk.PodActivator
 	timer     clock.Timer
 	hold      *hold
@@ -79,7 +83,7 @@ const lateTimer = 2 * time.Second
 func newWaiting(c clock.WithDelayedExecution, pods corelisters.PodLister) *waiting {
 	return &waiting{
 		clock: c, pods: pods, background: func(f func()) { go f() },
-		parked: map[types.UID]*parkedPod{}, failures: map[types.UID]retry.State{}, sweep: newSweep(), searches: map[types.UID]*search{},
+		parked: map[types.UID]*parkedPod{}, users: map[types.NamespacedName]sets.Set[types.UID]{}, failures: map[types.UID]retry.State{}, sweep: newSweep(), searches: map[types.UID]*search{},
 	}
 }
 
@@ -100,7 +104,7 @@ func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.T
 	w.stop(pod.UID)
 	p := &parkedPod{pod: pod, activator: activator, hold: h, gains: seen.gains}
 	w.settled = min(w.settled, seen.gains)
-	w.parked[pod.UID] = p
+	w.add(p)
 	if h != nil && !h.until.IsZero() {
 		until = h.until.Add(lateTimer)
 	}
@@ -164,7 +168,7 @@ func (w *waiting) restore(pod *corev1.Pod, activator fwk.PodActivator) {
 	}
 	w.failures[pod.UID] = state
 	if state.Next.After(w.clock.Now()) && w.parked[pod.UID] == nil {
-		w.parked[pod.UID] = &parkedPod{pod: pod, activator: activator, hold: backoff(state)}
+		w.add(&parkedPod{pod: pod, activator: activator, hold: backoff(state)})
 	}
 }
 
@@ -218,11 +222,34 @@ func (w *waiting) resume(uid types.UID) *search {
 	return s
 }
 
+// add has the Pod among those that are parked. The caller holds the lock.
+func (w *waiting) add(p *parkedPod) {
+	w.stop(p.pod.UID)
+	w.parked[p.pod.UID] = p
+	p.claims = claimNames(p.pod)
+	for _, name := range p.claims {
+		if w.users[name] == nil {
+			w.users[name] = sets.New[types.UID]()
+		}
+		w.users[name].Insert(p.pod.UID)
+	}
+}
+
+// stop has it no longer among them. The caller holds the lock.
 func (w *waiting) stop(uid types.UID) {
-	if p := w.parked[uid]; p != nil && p.timer != nil {
+	p := w.parked[uid]
+	if p == nil {
+		return
+	}
+	if p.timer != nil {
 		p.timer.Stop()
 	}
 	delete(w.parked, uid)
+	for _, name := range p.claims {
+		if w.users[name].Delete(uid).Len() == 0 {
+			delete(w.users, name)
+		}
+	}
 }
 
 // wakeAt sets the Pod's timer. The caller holds the lock.

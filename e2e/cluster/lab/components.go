@@ -119,7 +119,7 @@ func apiServerSpec(l layout) spec {
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=" + serviceCIDR,
 		"--service-account-key-file=" + l.pki(fileServiceAccount+".pub"),
 		"--service-account-signing-key-file=" + l.pki(fileServiceAccount+".key"),
-		"--authorization-mode=RBAC", "--allow-privileged=true", "--profiling=false",
+		"--authorization-mode=RBAC", "--allow-privileged=true",
 	}}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"k8s.io/client-go/rest"
 )
@@ -34,6 +35,23 @@ func (l *Lab) Metrics(ctx context.Context, component string) ([]byte, error) {
 		return nil, fmt.Errorf("reading the metrics of %s, %w", component, err)
 	}
 	return text, nil
+}
+
+// Profile returns where a part of Kubernetes, or the scheduler, spends its
+// processor time in the next while, in pprof's format.
+func (l *Lab) Profile(ctx context.Context, component string, span time.Duration) ([]byte, error) {
+	if _, err := l.part(component); err != nil {
+		return nil, err
+	}
+	client, err := rest.HTTPClientFor(l.config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client, %w", err)
+	}
+	profile, err := get(ctx, client, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", l.layout.url(component), int(span.Seconds())))
+	if err != nil {
+		return nil, fmt.Errorf("profiling %s, %w", component, err)
+	}
+	return profile, nil
 }
 
 func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {

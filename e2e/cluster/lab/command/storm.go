@@ -49,6 +49,7 @@ scheduler does all the same. The lab is the command's own.`,
 	flags.IntVar(&o.Rounds, "rounds", 2, "rounds: runs alone, then runs beside the storm")
 	flags.IntVar(&o.Runs, "runs", 3, "runs of each kind in a round")
 	flags.DurationVar(&o.Idle, "idle", 3*time.Minute, "how long nothing is done under the storm")
+	flags.StringVar(&o.Profiles, "profiles", "", "folder for CPU profiles of the scheduler and the API server in the first seconds of each run")
 	flags.Float64Var(&o.Limits.Ratio, "max-ratio", 1.2, "how much longer the Pods may take beside the storm")
 	flags.DurationVar(&o.Limits.IdleCPU, "max-idle-cpu", time.Second, "processor time that the scheduler may use in an idle minute under the storm")
 	flags.Float64Var(&o.Limits.IdleWrites, "max-idle-writes", 6, "writes to the API server that the scheduler may send in an idle minute under the storm")
