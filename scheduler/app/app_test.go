@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-base/featuregate"
 	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
@@ -234,14 +233,28 @@ func TestJournalInAFolderThatIsNotThere(t *testing.T) {
 }
 
 func TestNarrowIsTheDefault(t *testing.T) {
-	for given, want := range map[string]bool{"": true, "SchedulerPreQueueingHints=false": false, "SchedulerPreQueueingHints=true": true, "AllAlpha=true": true} {
-		gates := featuregate.NewFeatureGate()
-		require.NoError(t, gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{features.SchedulerPreQueueingHints: {PreRelease: featuregate.Alpha}}))
-		if given != "" {
-			require.NoError(t, gates.Set(given))
-		}
-		require.NoError(t, narrow(gates))
-		require.NoError(t, narrow(gates), "a second time")
-		assert.Equal(t, want, gates.Enabled(features.SchedulerPreQueueingHints), given)
+	for name, test := range map[string]struct {
+		gates              string
+		extenders, unknown bool
+		want               bool
+	}{
+		"nothing said":    {want: true},
+		"turned off":      {gates: "SchedulerPreQueueingHints=false"},
+		"turned on":       {gates: "SchedulerPreQueueingHints=true", extenders: true, want: true},
+		"no alpha at all": {gates: "AllAlpha=false"},
+		"every alpha":     {gates: "AllAlpha=true", want: true},
+		"extenders":       {extenders: true},
+		"earlier version": {unknown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gates := featuregate.NewFeatureGate()
+			if !test.unknown {
+				require.NoError(t, gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{Narrowing: {PreRelease: featuregate.Alpha}}))
+			}
+			require.NoError(t, gates.Set(test.gates))
+			require.NoError(t, narrow(gates, test.extenders))
+			require.NoError(t, narrow(gates, test.extenders), "a second time")
+			assert.Equal(t, test.want, !test.unknown && gates.Enabled(Narrowing))
+		})
 	}
 }

@@ -74,9 +74,6 @@ func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler,
 	if err := ladder.CheckGates(utilfeature.DefaultFeatureGate); err != nil {
 		return nil, err
 	}
-	if err := narrow(utilfeature.DefaultMutableFeatureGate); err != nil {
-		return nil, err
-	}
 	defaults, err := defaultConfig()
 	if err != nil {
 		return nil, err
@@ -90,6 +87,9 @@ func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler,
 		return nil, fmt.Errorf("reading configuration, %w", err)
 	}
 	cc := config.Complete()
+	if err := narrow(utilfeature.DefaultMutableFeatureGate, len(cc.ComponentConfig.Extenders) > 0); err != nil {
+		return nil, err
+	}
 	serveInOrder(cc.ComponentConfig.Profiles)
 	park(cc.ComponentConfig.Profiles)
 	core, registry, err := Plugins(own, klog.FromContext(ctx))
@@ -119,15 +119,24 @@ func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler,
 	return &Scheduler{Config: &cc, Sched: sched, Core: core}, nil
 }
 
-// narrow has the queue look, where a claim changes that gives nothing back, at the
-// claim's own Pods alone instead of walking past every Pod that waits. The
-// feature is kube-scheduler's, off by default; --feature-gates has the last word.
-func narrow(gates featuregate.MutableVersionedFeatureGate) error {
-	if gates.ExplicitlySet(features.SchedulerPreQueueingHints) {
+// Narrowing is the feature of kube-scheduler that has its queue look, where a
+// claim changes that gives nothing back, at the claim's own Pods alone instead of
+// walking past every Pod that waits. It is off by default there, and on in
+// ladder-scheduler.
+const Narrowing = features.SchedulerPreQueueingHints
+
+const allAlpha featuregate.Feature = "AllAlpha"
+
+// narrow turns it on, unless --feature-gates speaks of it, an earlier version is
+// emulated that does not have it, or there are extenders: who was refused by one
+// would not be looked at where claims change.
+func narrow(gates featuregate.MutableVersionedFeatureGate, extenders bool) error {
+	_, known := gates.GetAll()[Narrowing]
+	if !known || extenders || gates.ExplicitlySet(Narrowing) || gates.ExplicitlySet(allAlpha) {
 		return nil
 	}
-	if err := gates.SetFromMap(map[string]bool{string(features.SchedulerPreQueueingHints): true}); err != nil {
-		return fmt.Errorf("turning on %s, %w", features.SchedulerPreQueueingHints, err)
+	if err := gates.SetFromMap(map[string]bool{string(Narrowing): true}); err != nil {
+		return fmt.Errorf("turning on %s, %w", Narrowing, err)
 	}
 	return nil
 }

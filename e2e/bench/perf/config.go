@@ -45,6 +45,14 @@ func configure(spec bench.Spec) (path string, threshold float64, err error) {
 	if err := writeYAML(scheduler, schedulerConfig(spec.Scheduler, stock)); err != nil {
 		return "", 0, err
 	}
+	if spec.Scheduler.IsLadder() {
+		gates, ok := testCase["featureGates"].(object)
+		if !ok {
+			gates = object{}
+		}
+		gates[string(app.Narrowing)] = true
+		testCase["featureGates"] = gates
+	}
 	testCase["schedulerConfigPath"] = scheduler
 	testCase["metricsCollectorConfig"] = object{"metrics": object{
 		attemptMetric: []any{object{"label": "result", "values": []any{"scheduled", "unschedulable", "error"}}},
