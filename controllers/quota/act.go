@@ -139,9 +139,11 @@ func (c *Controller) request(ctx context.Context, t *task) error {
 		}
 		return c.client.Patch(ctx, pod, client.RawPatch(types.JSONPatchType, patch))
 	case fair.Notice:
-		return c.client.Patch(ctx, pod, annotate(t.pod.UID, t.Deadline.UTC().Format(time.RFC3339Nano), string(tenants.UIDOf(t.For))))
+		return c.client.Patch(ctx, pod, annotate(t.pod.UID, map[string]any{
+			v1alpha1.AnnotationReclaimDeadline: t.Deadline.UTC().Format(time.RFC3339Nano), v1alpha1.AnnotationReclaimFor: string(tenants.UIDOf(t.For)),
+		}))
 	case fair.Cancel:
-		return c.client.Patch(ctx, pod, annotate(t.pod.UID, nil, nil))
+		return c.client.Patch(ctx, pod, annotate(t.pod.UID, map[string]any{v1alpha1.AnnotationReclaimDeadline: nil, v1alpha1.AnnotationReclaimFor: nil}))
 	case fair.Evict:
 		return c.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Namespace: t.pod.Namespace, Name: t.pod.Name},
@@ -149,6 +151,34 @@ func (c *Controller) request(ctx context.Context, t *task) error {
 		})
 	}
 	return fmt.Errorf("carrying out %v, unknown action", t.Kind)
+}
+
+// say writes on Pods that wait at their gates what they go on with of Pods that
+// were evicted, so that it outlives this process. It returns when to try again
+// what failed.
+func (c *Controller) say(ctx context.Context, now time.Time) (next time.Time, again bool) {
+	unsaid := map[string]bool{}
+	for _, id := range c.mirror.Unsaid() {
+		unsaid[id] = true
+		due, known := c.said[id]
+		if !known || !now.Before(due) {
+			due = now.Add(lastBackoff) // the watch shows it long before
+			pod := c.mirror.Pod(id)
+			patch := annotate(pod.UID, c.mirror.Reclaims(id).Annotations())
+			request, cancel := context.WithTimeout(ctx, patience)
+			err := c.client.Patch(request, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, patch)
+			cancel()
+			if client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
+				log.FromContext(ctx).Info("Failed, tried again", "action", "say what was taken back", "pod", id, "err", err.Error())
+			}
+			c.said[id] = due
+		}
+		if !again || due.Before(next) {
+			next, again = due, true
+		}
+	}
+	maps.DeleteFunc(c.said, func(id string, _ time.Time) bool { return !unsaid[id] })
+	return next, again
 }
 
 // openGate is the JSON patch that takes the gate off, if the Pod is still this
@@ -166,13 +196,10 @@ func openGate(pod *corev1.Pod) []byte {
 	})
 }
 
-// annotate writes the notice, or takes it off. The UID makes it a conflict
-// where the Pod is another one.
-func annotate(uid types.UID, deadline, servant any) client.Patch {
-	return client.RawPatch(types.MergePatchType, encode(map[string]any{"metadata": map[string]any{
-		"uid":         uid,
-		"annotations": map[string]any{v1alpha1.AnnotationReclaimDeadline: deadline, v1alpha1.AnnotationReclaimFor: servant},
-	}}))
+// annotate writes annotations, or takes those off that are nil. The UID makes it
+// a conflict where the Pod is another one.
+func annotate[V any](uid types.UID, annotations map[string]V) client.Patch {
+	return client.RawPatch(types.MergePatchType, encode(map[string]any{"metadata": map[string]any{"uid": uid, "annotations": annotations}}))
 }
 
 func encode(v any) []byte {

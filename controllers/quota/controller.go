@@ -34,7 +34,8 @@ type Controller struct {
 	feed     *feed
 	tasks    map[string]*task // by the Pod's ID
 	planned  int64
-	status   map[string]*written // by quota
+	status   map[string]*written  // by quota
+	said     map[string]time.Time // by the Pod's ID: when to say again what it goes on with
 }
 
 // NewController builds a Controller; c reads from the cache of [CacheOptions].
@@ -45,7 +46,7 @@ func NewController(clk clock.Clock, c client.Client, recorder events.EventRecord
 	}
 	return &Controller{
 		clock: clk, client: c, recorder: recorder, mirror: mirror, feed: newFeed(),
-		tasks: map[string]*task{}, status: map[string]*written{},
+		tasks: map[string]*task{}, status: map[string]*written{}, said: map[string]time.Time{},
 	}, nil
 }
 
@@ -126,6 +127,7 @@ func (c *Controller) Round(ctx context.Context) time.Time {
 		}
 	}
 	earlier(c.carryOut(ctx, now))
+	earlier(c.say(ctx, now))
 	earlier(c.writeStatus(ctx, now, len(changes)+len(actions) > 0), true)
 	earlier(c.mirror.Wake(now))
 	return next

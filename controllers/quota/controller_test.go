@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
@@ -325,6 +326,18 @@ func (w *world) remove(namespace, name string) {
 	}
 }
 
+// evicted has a Pod say, as the API server does, that it is being evicted.
+func (w *world) evicted(namespace, name string) {
+	w.t.Helper()
+	p := w.get(namespace, name)
+	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: tenants.EvictionReason, LastTransitionTime: metav1.NewTime(w.clock.Now()),
+	})
+	if err := w.base.Status().Update(w.t.Context(), p); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func (w *world) status(name string) v1alpha1.TenantQuotaStatus {
 	w.t.Helper()
 	q := &v1alpha1.TenantQuota{}
@@ -470,13 +483,13 @@ func TestRefusedOpenGivesWay(t *testing.T) {
 }
 
 // lend has tenant b borrow what a is guaranteed, and a ask for it back.
-func lend(t *testing.T) *world {
+func lend(t *testing.T, change ...func(*corev1.Pod)) *world {
 	w := newWorld(t)
 	w.gpus("n", "H100", 1)
 	w.policy("h", "H100")
 	w.quota("a", part("H100", 1, 1))
 	w.quota("b", part("H100", 0, 1))
-	w.pod("b", "holder", "h")
+	w.pod("b", "holder", "h", change...)
 	w.expect("patch Pod b/holder")
 	w.allocate("b", "holder", "n/gpu-0")
 	w.clock.Step(time.Minute)
@@ -516,6 +529,51 @@ func TestReclaim(t *testing.T) {
 			again()
 			w.expect("patch Pod a/asks")
 		})
+	}
+}
+
+// The Pod that comes in place of an evicted one waits until its cool-down is
+// over, and says so before it is let in.
+func TestReplacedPodCoolsDown(t *testing.T) {
+	ofJob := func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "j", UID: "j", Controller: ptr.To(true)}}
+		p.Finalizers = []string{batchv1.JobTrackingFinalizer}
+	}
+	w := lend(t, ofJob)
+	w.expect("patch Pod b/holder")
+	w.clock.Step(time.Minute)
+	w.expect("eviction Pod b/holder")
+	evicted := w.clock.Now()
+	w.evicted("b", "holder")
+	w.expect()
+	w.pod("b", "again", "h", ofJob)
+	w.fail = func(string, client.Object) error { return apierrors.NewServiceUnavailable("down") }
+	w.expect()
+	w.fail = nil
+	w.clock.Step(lastBackoff)
+	w.expect("patch Pod b/again")
+	holder := w.get("b", "holder")
+	holder.Finalizers = nil
+	if err := w.base.Update(t.Context(), holder); err != nil {
+		t.Fatal(err)
+	}
+	w.remove("b", "holder")
+	w.restart()
+	w.expect("patch Pod a/asks")
+	w.allocate("a", "asks", "n/gpu-0")
+	w.expect()
+	w.remove("a", "asks")
+	w.expect()
+	w.clock.Step(10*time.Minute - lastBackoff - time.Second)
+	w.expect()
+	w.clock.Step(time.Second)
+	w.expect("patch Pod b/again")
+	again := w.get("b", "again")
+	if got, want := tenants.ReclaimsOn(again), (tenants.Reclaims{Times: 1, At: evicted.UTC()}); got != want {
+		t.Errorf("it says %+v, want %+v", got, want)
+	}
+	if got := gates(again); len(got) != 1 {
+		t.Errorf("its gates are %v", got)
 	}
 }
 

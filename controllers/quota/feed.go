@@ -68,16 +68,23 @@ func slimPod(object any) (any, error) {
 			annotations[key] = value
 		}
 	}
+	var conditions []corev1.PodCondition
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.DisruptionTarget {
+			conditions = append(conditions, condition)
+		}
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
 			Annotations: annotations, CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+			OwnerReferences: pod.OwnerReferences,
 		},
 		Spec: corev1.PodSpec{
 			SchedulingGates: pod.Spec.SchedulingGates, Priority: pod.Spec.Priority, ResourceClaims: pod.Spec.ResourceClaims,
 			SchedulingGroup: pod.Spec.SchedulingGroup,
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, Conditions: conditions},
 	}, nil
 }
 

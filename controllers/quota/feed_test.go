@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/tenants"
 )
 
 func TestMatters(t *testing.T) {
@@ -86,13 +87,15 @@ func TestSlim(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "p", Namespace: "n", UID: "u", Labels: map[string]string{v1alpha1.LabelPolicy: "h"},
 			Annotations:   map[string]string{v1alpha1.AnnotationModel: "H100", "example.com/large": "text"},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}, OwnerReferences: []metav1.OwnerReference{{Name: "j"}},
 		},
 		Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: "c"}}, Priority: ptr.To[int32](3), SchedulingGates: []corev1.PodSchedulingGate{{Name: "g"}},
 			ResourceClaims: []corev1.PodResourceClaim{{Name: "r"}}, SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")},
 		},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: "long"},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: "long", Conditions: []corev1.PodCondition{
+			{Type: corev1.PodReady}, {Type: corev1.DisruptionTarget, Reason: tenants.EvictionReason},
+		}},
 	}
 	got, err := slimPod(pod)
 	if err != nil {
@@ -100,7 +103,8 @@ func TestSlim(t *testing.T) {
 	}
 	slim, ok := got.(*corev1.Pod)
 	if !ok || slim.Annotations[v1alpha1.AnnotationModel] != "H100" || len(slim.Annotations) != 1 || slim.Labels[v1alpha1.LabelPolicy] != "h" ||
-		*slim.Spec.Priority != 3 || len(slim.Spec.SchedulingGates) != 1 || len(slim.Spec.ResourceClaims) != 1 || slim.Spec.SchedulingGroup == nil || slim.Status.Phase != corev1.PodRunning || slim.UID != "u" {
+		*slim.Spec.Priority != 3 || len(slim.Spec.SchedulingGates) != 1 || len(slim.Spec.ResourceClaims) != 1 || slim.Spec.SchedulingGroup == nil || slim.Status.Phase != corev1.PodRunning || slim.UID != "u" ||
+		len(slim.OwnerReferences) != 1 || len(slim.Status.Conditions) != 1 || slim.Status.Conditions[0].Reason != tenants.EvictionReason {
 		t.Errorf("lost what is read: %+v", got)
 	}
 	if len(slim.Spec.Containers) != 0 || len(slim.ManagedFields) != 0 || slim.Status.Message != "" {

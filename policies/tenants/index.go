@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpuladder.dev/ladder/policies/fair"
@@ -45,6 +46,9 @@ func (m *Mirror) markGroup(pod *corev1.Pod) {
 func (m *Mirror) setPod(pod *corev1.Pod, gone bool) {
 	id, key := IDOf(pod.Namespace, pod.Name, pod.UID), keyOf(pod)
 	group, grouped := m.groupOf(pod)
+	if m.pods[id] != nil || !gone {
+		m.bequeath(id, pod)
+	}
 	gone = gone || len(pod.Spec.ResourceClaims) == 0 && !HasGate(pod) && !grouped
 	if other, ok := m.podAt[key]; ok && (other != id || gone) {
 		if other != id && gone {
@@ -55,7 +59,16 @@ func (m *Mirror) setPod(pod *corev1.Pod, gone bool) {
 	if gone {
 		return
 	}
+	if old := m.pods[id]; old != nil {
+		m.disown(id, old)
+	}
 	m.pods[id], m.podAt[key], m.podOf[pod.UID] = pod, id, id
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		if m.controlled[owner.UID] == nil {
+			m.controlled[owner.UID] = map[string]bool{}
+		}
+		m.controlled[owner.UID][id] = true
+	}
 	if grouped {
 		if m.peers[group] == nil {
 			m.peers[group] = map[string]bool{}
@@ -74,6 +87,15 @@ func (m *Mirror) setPod(pod *corev1.Pod, gone bool) {
 	})
 }
 
+// disown drops a Pod from those of its controller.
+func (m *Mirror) disown(id string, pod *corev1.Pod) {
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		if delete(m.controlled[owner.UID], id); len(m.controlled[owner.UID]) == 0 {
+			delete(m.controlled, owner.UID)
+		}
+	}
+}
+
 // forget drops a Pod that is gone.
 func (m *Mirror) forget(id string) {
 	pod := m.pods[id]
@@ -81,6 +103,8 @@ func (m *Mirror) forget(id string) {
 	delete(m.podAt, keyOf(pod))
 	delete(m.podOf, pod.UID)
 	delete(m.asked, id)
+	delete(m.inherited, id)
+	m.disown(id, pod)
 	m.dirty[id] = true
 	m.markGroup(pod)
 	if group, ok := m.groupOf(pod); ok {

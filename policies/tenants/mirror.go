@@ -42,6 +42,10 @@ type Mirror struct {
 	groups    map[types.NamespacedName]*schedulingapi.PodGroup
 	peers     map[types.NamespacedName]map[string]bool // Pods that name a PodGroup
 
+	controlled map[types.UID]map[string]bool    // Pods of a controller
+	estates    map[types.UID]map[string]*estate // by controller and Pod
+	inherited  map[string]Reclaims              // by the Pod that has it now
+
 	// What has changed since the last Sync.
 	dirty                         map[string]bool
 	newQuotas, newFleet, newHolds bool
@@ -84,6 +88,7 @@ func NewMirror(config Config) (*Mirror, error) {
 		claims: map[types.NamespacedName]*resourceapi.ResourceClaim{},
 		owned:  map[string]map[types.NamespacedName]bool{}, users: map[types.NamespacedName]map[string]bool{},
 		groups: map[types.NamespacedName]*schedulingapi.PodGroup{}, peers: map[types.NamespacedName]map[string]bool{},
+		controlled: map[types.UID]map[string]bool{}, estates: map[types.UID]map[string]*estate{}, inherited: map[string]Reclaims{},
 		asked: map[string]fair.Kind{}, torn: map[string]bool{}, unfinished: map[string]fair.Action{},
 		dirty: map[string]bool{}, told: map[string]*work{}, given: map[string]fair.Quota{}, capacity: map[string]int64{},
 		blocked: map[string]fair.Reason{}, refused: map[string]error{}, strays: map[string]bool{},

@@ -36,6 +36,7 @@ func (m *Mirror) Sync(now time.Time) error {
 		}
 	}
 	m.expire(now)
+	m.inherit(now)
 	m.seen = map[types.NamespacedName]*gang{}
 	for _, id := range slices.Sorted(maps.Keys(m.dirty)) {
 		delete(m.refused, id)

@@ -167,9 +167,11 @@ func (m *Mirror) look(id string, now time.Time) (w *work, blocked fair.Reason, s
 // it could not be let in.
 func (m *Mirror) read(id string, pod *corev1.Pod, now time.Time) (w *work, blocked fair.Reason) {
 	tenant, limited := m.tenant(pod.Namespace)
+	reclaims := m.Reclaims(id)
 	w = &work{phase: open, decided: true, entry: fair.Entry{
 		ID: id, Tenant: tenant, Priority: ptr.Deref(pod.Spec.Priority, 0), Created: pod.CreationTimestamp.UTC(),
 		Preemptible: limited && preemptible(pod) && !now.Before(m.spared[id]),
+		Reclaims:    reclaims.Times, Reclaimed: reclaims.At,
 	}}
 	if HasGate(pod) {
 		w.phase = waiting

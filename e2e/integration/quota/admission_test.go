@@ -133,10 +133,10 @@ func TestNoticeIsTheControllers(t *testing.T) {
 	policy(t, s, "notice")
 	waitGated(t, s, "notice", "notice", false)
 	dev := as(t, s, "dev")
-	forged := pod("notice", "forged", "notice", func(p *corev1.Pod) {
-		p.Annotations = map[string]string{v1alpha1.AnnotationReclaimDeadline: "2100-01-01T00:00:00Z"}
-	})
-	apiserver.RequireRefused(t, dev.Create(t.Context(), forged), "ladder-quota-reclaim", "written by", "not by dev")
+	for _, key := range []string{v1alpha1.AnnotationReclaimDeadline, v1alpha1.AnnotationReclaimFor, v1alpha1.AnnotationReclaims, v1alpha1.AnnotationReclaimed} {
+		forged := pod("notice", "forged", "notice", func(p *corev1.Pod) { p.Annotations = map[string]string{key: "1"} })
+		apiserver.RequireRefused(t, dev.Create(t.Context(), forged), "ladder-quota-reclaim", "gpuladder.dev/reclaim-deadline", "written by", "not by dev")
+	}
 
 	firm := pod("notice", "firm", "notice", func(p *corev1.Pod) { p.Labels[v1alpha1.LabelPreemptible] = "false" })
 	apiserver.Create(t, dev, firm)
@@ -152,12 +152,15 @@ func TestNoticeIsTheControllers(t *testing.T) {
 	noticed := plain.DeepCopy()
 	noticed.Annotations[v1alpha1.AnnotationReclaimDeadline] = "2026-01-01T00:00:00Z"
 	noticed.Annotations[v1alpha1.AnnotationReclaimFor] = "u"
+	noticed.Annotations[v1alpha1.AnnotationReclaims] = "2"
 	if err := as(t, s, catalog.DefaultAccounts().Controller).Patch(t.Context(), noticed, client.MergeFrom(plain)); err != nil {
 		t.Fatal(err)
 	}
-	without := noticed.DeepCopy()
-	delete(without.Annotations, v1alpha1.AnnotationReclaimDeadline)
-	apiserver.RequireRefused(t, dev.Update(t.Context(), without), "ladder-quota-reclaim", "not by dev")
+	for _, key := range []string{v1alpha1.AnnotationReclaimDeadline, v1alpha1.AnnotationReclaims} {
+		without := noticed.DeepCopy()
+		delete(without.Annotations, key)
+		apiserver.RequireRefused(t, dev.Update(t.Context(), without), "ladder-quota-reclaim", "not by dev")
+	}
 }
 
 func TestNamespaceInTwoQuotasIsRefused(t *testing.T) {

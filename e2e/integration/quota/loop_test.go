@@ -6,13 +6,16 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/tenants"
 )
 
 // ready makes a policy and waits until the controller has made what Pods need.
@@ -27,9 +30,9 @@ func ready(t *testing.T, s *apiserver.Server, namespace, name string, preempts v
 	waitGated(t, s, namespace, name, true)
 }
 
-func create(t *testing.T, s *apiserver.Server, namespace, name, policy string) *corev1.Pod {
+func create(t *testing.T, s *apiserver.Server, namespace, name, policy string, change ...func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
-	p := pod(namespace, name, policy)
+	p := pod(namespace, name, policy, change...)
 	apiserver.Create(t, s.Client, p)
 	t.Cleanup(func() { remove(t, s, p) })
 	return p
@@ -135,7 +138,11 @@ func TestBorrowedDevicesAreTakenBack(t *testing.T) {
 	c := startController(t, s, "notice: 5s\n")
 	ready(t, s, "borrower", "reclaim", v1alpha1.PreemptsBorrowed, "L4")
 	waitGated(t, s, "owner", "reclaim", true)
-	holder := create(t, s, "borrower", "holder", "reclaim")
+	ofJob := func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "j", UID: "j", Controller: ptr.To(true)}}
+		p.Finalizers = []string{batchv1.JobTrackingFinalizer}
+	}
+	holder := create(t, s, "borrower", "holder", "reclaim", ofJob)
 	waitOpen(t, s, "borrower", "holder")
 	claim := allocate(t, s, holder, "tier-0", "reclaim", "gpu-0")
 	asks := create(t, s, "owner", "asks", "reclaim")
@@ -164,7 +171,23 @@ func TestBorrowedDevicesAreTakenBack(t *testing.T) {
 	if now := time.Now(); now.Before(deadline) {
 		t.Errorf("evicted at %v, before the end of the notice at %v", now, deadline)
 	}
+	// What the Job makes in its place goes on with the count.
+	again := create(t, s, "borrower", "again", "reclaim", ofJob)
+	apiserver.WaitFor(t, "the count on the Pod that comes in its place", func(ctx context.Context) error {
+		if err := s.Client.Get(ctx, client.ObjectKeyFromObject(again), again); err != nil {
+			return err
+		}
+		if got := tenants.ReclaimsOn(again); got.Times != 1 || got.At.Before(deadline.Add(-time.Second)) {
+			return fmt.Errorf("it says %v", again.Annotations)
+		}
+		return nil
+	})
 	waitOpen(t, s, "owner")
 	remove(t, s, claim)
 	waitOpen(t, s, "owner", "asks")
+	for _, p := range []*corev1.Pod{holder, again} {
+		apiserver.WaitFor(t, "the Pod to be let go", func(ctx context.Context) error {
+			return client.IgnoreNotFound(s.Client.Patch(ctx, p, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+		})
+	}
 }

@@ -37,12 +37,17 @@ const GateQuota = "gpuladder.dev/quota"
 // taken back. It then borrows only what is guaranteed to nobody.
 const LabelPreemptible = "gpuladder.dev/preemptible"
 
-// Annotations of a Pod whose borrowed devices will be taken back.
+// Annotations of a Pod whose borrowed devices will be taken back, or that came in
+// place of one.
 const (
 	// AnnotationReclaimDeadline is when the Pod will be evicted, in RFC 3339.
 	AnnotationReclaimDeadline = "gpuladder.dev/reclaim-deadline"
 	// AnnotationReclaimFor is the UID of the Pod that waits for the devices.
 	AnnotationReclaimFor = "gpuladder.dev/reclaim-for"
+	// AnnotationReclaims is how often devices were taken back of the work that
+	// the Pod goes on with, and AnnotationReclaimed when that was last, in RFC 3339.
+	AnnotationReclaims  = "gpuladder.dev/reclaims"
+	AnnotationReclaimed = "gpuladder.dev/reclaimed"
 )
 
 // ConditionAccelerator is the condition type on a Pod that says what it got,
