@@ -212,8 +212,8 @@ func (c *cluster) addPod(name, policy string, opts ...podOption) *corev1.Pod {
 	pod := plainPod(name, opts...)
 	template := v1alpha1.RevisionName(policy, 1)
 	pod.Labels = map[string]string{v1alpha1.LabelPolicy: policy}
-	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: v1alpha1.ClaimRefName, ResourceClaimTemplateName: ptr.To(template)}}
-	pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: v1alpha1.ClaimRefName}}
+	pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: v1alpha1.ClaimRefName, ResourceClaimTemplateName: ptr.To(template)})
+	pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: v1alpha1.ClaimRefName})
 	c.create(pod)
 	from := c.templates[template]
 	claim := &resourceapi.ResourceClaim{

@@ -103,12 +103,12 @@ func (c *cluster) removeServed(name string) {
 }
 
 // offerByPlugin has a node offer the resource by a device plugin.
-func (c *cluster) offerByPlugin(name string, n int64) {
+func (c *cluster) offerByPlugin(name string, offered corev1.ResourceName, n int64) {
 	c.t.Helper()
 	node := &corev1.Node{}
 	require.NoError(c.t, c.Get(c.t.Context(), clusterKey(name), node))
-	node.Status.Capacity[gpuResource] = *resource.NewQuantity(n, resource.DecimalSI)
-	node.Status.Allocatable[gpuResource] = *resource.NewQuantity(n, resource.DecimalSI)
+	node.Status.Capacity[offered] = *resource.NewQuantity(n, resource.DecimalSI)
+	node.Status.Allocatable[offered] = *resource.NewQuantity(n, resource.DecimalSI)
 	require.NoError(c.t, c.Status().Update(c.t.Context(), node))
 }
 
@@ -201,7 +201,7 @@ func TestExtendedResourceWithoutPolicy(t *testing.T) {
 func TestNodesOfTheDevicePluginComeLast(t *testing.T) {
 	c := newCluster(t)
 	c.addFleet(onePerNode()...)
-	c.offerByPlugin("h100-0000", 1)
+	c.offerByPlugin("h100-0000", gpuResource, 1)
 	c.serveByClass("gpu", gpuResource, "")
 	c.addPolicy("h100-first", ladderOf("H100", "A100"))
 	c.startScheduler()
@@ -220,6 +220,38 @@ func TestNodesOfTheDevicePluginComeLast(t *testing.T) {
 	c.condition("waits", "Pending")
 	waits := c.record("waits", v1alpha1.OutcomePending)
 	assert.Contains(t, details(waits, "t0", v1alpha1.ReasonNodeUnsuitable)["h100-0000"], "Insufficient nvidia.com/gpu")
+}
+
+// A device plugin that serves another resource of the Pod is no way past the
+// policy.
+func TestDevicePluginOfAnotherResource(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(fleet.Group{Name: "a100", Nodes: 1, Board: "A100-SXM4-80GB", GPUs: 1})
+	c.offerByPlugin("a100-0000", "example.com/l4", 1)
+	c.serveByClass("gpu", gpuResource, "")
+	c.serveByClass("l4", "example.com/l4", "L4")
+	c.addPolicy("h100-only", ladderOf("H100"))
+	c.startScheduler()
+	c.create(plainPod("waits", withResource(gpuResource, 1), withResource("example.com/l4", 1), following(gpuResource+"=h100-only")))
+	c.condition("waits", string(v1alpha1.FailureUnsatisfiable))
+	assert.Empty(t, c.pod("waits").Spec.NodeName)
+}
+
+// A class that changes is followed as it is then.
+func TestExtendedResourceOfAClassThatChanges(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(onePerNode()...)
+	c.serveByClass("gpu", gpuResource, "")
+	c.addPolicy("h100-first", ladderOf("H100", "A100"))
+	c.startScheduler()
+	c.create(plainPod("before", withResource(gpuResource, 1), following("h100-first")))
+	assert.Equal(t, "h100-0000/gpu-0", c.servedAt("before"))
+	class := &resourceapi.DeviceClass{}
+	require.NoError(t, c.Get(t.Context(), clusterKey("gpu"), class))
+	class.Spec.Selectors[0].CEL.Expression += fmt.Sprintf(" && device.attributes[%q].model == %q", v1alpha1.DriverName, "A100")
+	require.NoError(t, c.Update(t.Context(), class))
+	c.create(plainPod("after", withResource(gpuResource, 1), following("h100-first")))
+	assert.Equal(t, "a100-0000/gpu-0", c.servedAt("after"))
 }
 
 // A Pod with a claim of its policy that also asks for an extended resource gets

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -186,5 +187,33 @@ func TestGroupReservedTwice(t *testing.T) {
 		for _, e := range c.events(name, "Accelerator"+outcome.ReasonPending) {
 			assert.NotContains(t, e.Note, "disagree", name)
 		}
+	}
+}
+
+// Members that share a claim beside the claims of their policy are not placed
+// past the policy: it is told that they can't be.
+func TestGroupThatSharesAClaim(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(fleet.Group{Name: "h100", Nodes: 1, Board: "H100-SXM5-80GB", GPUs: 4})
+	c.addPolicy("one", ladderOf("H100"))
+	c.addPlain("link", "true", func(p *corev1.Pod) {
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/never"}}
+	})
+	c.startWithGroups()
+	c.addGroup("job", 2)
+	job := c.addMembers("job", "one", 2, func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "link", ResourceClaimName: ptr.To("link")}}
+		p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "link"}}
+	})
+	c.eventually(func() error {
+		for _, name := range job {
+			if condition := conditionOf(c.pod(name)); condition != nil && strings.Contains(condition.Message, `the claim "link"`) {
+				return nil
+			}
+		}
+		return fmt.Errorf("nobody says why: %s; %s", conditionText(c.pod(job[0])), conditionText(c.pod(job[1])))
+	})
+	for _, name := range job {
+		assert.Empty(t, c.pod(name).Spec.NodeName)
 	}
 }

@@ -134,8 +134,8 @@ func (c *Core) run(ctx context.Context, h fwk.Handle) error {
 	}
 	watcher := objects.NewWatcher(client, c.changed, func() { c.waiting.wake(everyPod) })
 	c.objects = watcher
-	c.publisher = outcome.NewPublisher(h.ClientSet(), objects.NewRecords(client), c.clock, logger)
 	c.waiting = newWaiting(c.clock, h.SharedInformerFactory().Core().V1().Pods().Lister())
+	c.publisher = outcome.NewPublisher(h.ClientSet(), objects.NewRecords(client), c.clock, c.waiting.there, logger)
 	if c.holders, err = newHolders(h.SharedInformerFactory().Resource().V1().ResourceClaims().Informer()); err != nil {
 		return err
 	}

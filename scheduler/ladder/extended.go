@@ -53,16 +53,19 @@ type extended struct {
 	// revision is the policy's that speaks for a resource, and variant what it
 	// says of it; nil where none does.
 	revision, variant *v1alpha1.PolicyRevision
+	// class is that of the resource that the policy speaks for.
+	class string
 	// claim asks for the devices that no policy speaks for, or is nil.
 	claim *resourceapi.ResourceClaim
 
 	// byPlugin are the nodes where a device plugin offers one of the resources,
 	// with words that say so: there it is the device plugin that serves it.
 	byPlugin map[string]string
-	// last says that those nodes are tried after all others; trying are those
+	// last are those of them that are tried after all others: where a device
+	// plugin offers the very resource that the policy speaks for. trying are those
 	// that this round looks at, and tried says that such a round has been.
-	last, tried bool
-	trying      sets.Set[string]
+	last, trying sets.Set[string]
+	tried        bool
 	// resolvable are the refused ones where preemption could help.
 	resolvable sets.Set[string]
 }
@@ -189,6 +192,12 @@ func spokenFor(pod *corev1.Pod, resources []resourceAsked) (*resourceAsked, stri
 	var names []string
 	for i := range resources {
 		if resources[i].name == name || name == "" && len(resources) == 1 {
+			for j := range resources {
+				if i != j && resources[i].class.Name == resources[j].class.Name {
+					return nil, "", invalid("the DeviceClass %s serves %s and %s, so that the policy %q can't speak for one of them alone; ask for one of the two",
+						resources[i].class.Name, resources[i].name, resources[j].name, policy)
+				}
+			}
 			return &resources[i], policy, nil
 		}
 		names = append(names, string(resources[i].name))
@@ -344,7 +353,7 @@ func (e *extended) split(claims []podClaim, decided []v1alpha1.DecidedDevice) (o
 }
 
 // hasLast says whether nodes that the device plugin serves are still to be tried.
-func (e *extended) hasLast() bool { return e != nil && e.last && !e.tried && len(e.byPlugin) > 0 }
+func (e *extended) hasLast() bool { return e != nil && !e.tried && len(e.last) > 0 }
 
 // tries says whether this round looks at nodes that the device plugin serves.
 func (e *extended) tries() bool { return e != nil && len(e.trying) > 0 }

@@ -1,6 +1,7 @@
 package ladder
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -116,7 +117,17 @@ func (p *Plugin) askedByResource(pod *corev1.Pod) []resourceAsked {
 	if pod.Spec.NodeName != "" || len(resourcesNamed(pod)) == 0 {
 		return nil
 	}
-	return servedByDRA(pod, p.dra.DeviceClassResolver().GetDeviceClass)
+	return servedByDRA(pod, func(name corev1.ResourceName) *resourceapi.DeviceClass {
+		class := p.dra.DeviceClassResolver().GetDeviceClass(name)
+		if class == nil {
+			return nil
+		}
+		// The resolver keeps a class as it was when it came to serve the name.
+		if class, err := p.dra.DeviceClasses().Get(class.Name); err == nil {
+			return class
+		}
+		return nil
+	})
 }
 
 // extend prepares the search of a Pod that asks for resources which DRA serves,
@@ -145,7 +156,13 @@ func (p *Plugin) extend(s *search, resources []resourceAsked, nodes []fwk.NodeIn
 	}
 	e.claim = claimOf(s.pod, rest)
 	e.shadow = shadowOf(s.pod, e.variant, e.claim)
-	e.byPlugin, e.last, e.resolvable = pluginNodes(nodes, resources), len(s.claims) == 0, sets.New[string]()
+	e.byPlugin, e.resolvable = pluginNodes(nodes, resources), sets.New[string]()
+	if r != nil {
+		e.class = r.class.Name
+	}
+	if r != nil && len(s.claims) == 0 {
+		e.last = sets.KeySet(pluginNodes(nodes, []resourceAsked{*r}))
+	}
 	p.core.mu.Lock()
 	defer p.core.mu.Unlock()
 	if err := p.core.extensions.put(p.core.engine, s.pod.UID, e.variant, e.claim); err != nil {
@@ -207,7 +224,7 @@ func (p *Plugin) triesLast(s *search) bool {
 	if err != nil || d.Class == v1alpha1.FailurePolicyInvalid {
 		return false
 	}
-	s.extended.tried, s.extended.trying = true, sets.KeySet(s.extended.byPlugin)
+	s.extended.tried, s.extended.trying = true, s.extended.last
 	return true
 }
 
@@ -277,23 +294,53 @@ func (p *Plugin) specialClaim(pod *corev1.Pod) *resourceapi.ResourceClaim {
 	return nil
 }
 
+// classed is a device and the class that it was asked for by.
+type classed struct {
+	device
+	class string
+}
+
 // compareExtended checks that the embedded plugin allocated for the Pod's
-// extended resources exactly the devices that were decided. Which of its
-// requests has which is its own affair.
-func (p *Plugin) compareExtended(pod *corev1.Pod, decided []v1alpha1.DecidedDevice) error {
-	var want, got []device
+// extended resources exactly the devices that were decided, for each class.
+// Which of its requests of one class has which is its own affair.
+func (p *Plugin) compareExtended(pod *corev1.Pod, e *extended, decided []v1alpha1.DecidedDevice) error {
+	var want, got []classed
 	for _, d := range decided {
-		want = append(want, device{driver: d.Driver, pool: d.Pool, name: d.Device})
+		want = append(want, classed{device{driver: d.Driver, pool: d.Pool, name: d.Device}, e.classOf(d)})
 	}
 	if claim := p.specialClaim(pod); claim != nil {
 		for _, r := range results(claim) {
-			got = append(got, device{driver: r.Driver, pool: r.Pool, name: r.Device})
+			got = append(got, classed{device{driver: r.Driver, pool: r.Pool, name: r.Device}, classOfRequest(claim, r.Request)})
 		}
 	}
-	sortDevices(want)
-	sortDevices(got)
+	order := func(a, b classed) int {
+		return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.driver, b.driver), cmp.Compare(a.pool, b.pool), cmp.Compare(a.name, b.name))
+	}
+	slices.SortFunc(want, order)
+	slices.SortFunc(got, order)
 	if !slices.Equal(want, got) {
 		return fmt.Errorf("%w: decided %v for extended resources, allocated %v", ErrMismatch, want, got)
 	}
 	return nil
+}
+
+// classOf is the class by which a device was asked for.
+func (e *extended) classOf(d v1alpha1.DecidedDevice) string {
+	if d.Claim == extendedRef {
+		return classOfRequest(e.claim, d.Request)
+	}
+	return e.class
+}
+
+// classOfRequest is the class that a request of the claim names, or "".
+func classOfRequest(claim *resourceapi.ResourceClaim, request string) string {
+	if claim == nil {
+		return ""
+	}
+	for _, r := range claim.Spec.Devices.Requests {
+		if r.Name == request && r.Exactly != nil {
+			return r.Exactly.DeviceClassName
+		}
+	}
+	return ""
 }

@@ -125,7 +125,7 @@ func decidedDevices(claim string, devices ...string) []v1alpha1.DecidedDevice {
 }
 
 // What the embedded plugin allocates by its own claim is held against what was
-// decided, whichever of its requests has which device.
+// decided, whichever of its requests of one class has which device.
 func TestCompareExtended(t *testing.T) {
 	inFlight := view.NewInFlight()
 	claims := &tracker{pending: map[types.UID]*resourceapi.AllocationResult{}}
@@ -151,6 +151,30 @@ func TestCompareExtended(t *testing.T) {
 	s.claims = []podClaim{{"accelerator", own}}
 	d.Devices = append(decidedDevices("accelerator", "gpu-2"), decidedDevices(extendedRef, "gpu-0", "gpu-1")...)
 	require.NoError(t, p.compare(s, d))
+	// Two resources: each has to have its own.
+	policys := special("u", "gpu-1", "gpu-0")
+	for i, class := range []string{"class.b", "class.a"} {
+		policys.Spec.Devices.Requests = append(policys.Spec.Devices.Requests, resourceapi.DeviceRequest{
+			Name: fmt.Sprintf("container-%d-request-0", i), Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class},
+		})
+	}
+	claims.pending, s.claims = map[types.UID]*resourceapi.AllocationResult{}, nil
+	inFlight = view.NewInFlight()
+	p.core.inFlight = inFlight
+	reserve(policys)
+	s.extended.class = "class.a"
+	s.extended.claim = claimOf(s.pod, []resourceAsked{{name: "example.com/b", class: &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "class.b"}}, count: 1}})
+	both := func(policys, other string) []v1alpha1.DecidedDevice {
+		d := append(decidedDevices("accelerator", policys), decidedDevices(extendedRef, other)...)
+		d[1].Request = "example.com/b"
+		return d
+	}
+	d.Devices = both("gpu-0", "gpu-1")
+	require.NoError(t, p.compare(s, d))
+	d.Devices = both("gpu-1", "gpu-0")
+	assert.ErrorIs(t, p.compare(s, d), ErrMismatch, "they are exchanged")
+	s.claims = []podClaim{{"accelerator", own}}
+	d.Devices = append(decidedDevices("accelerator", "gpu-2"), decidedDevices(extendedRef, "gpu-0", "gpu-1")...)
 	d.Devices[0].Device, d.Devices[1].Device = "gpu-0", "gpu-2"
 	assert.ErrorIs(t, p.compare(s, d), ErrMismatch, "the claim has another of the devices")
 }
@@ -213,7 +237,7 @@ func TestNodesOfTheDevicePluginComeLast(t *testing.T) {
 
 	state := framework.NewCycleState()
 	s := begin(state, testPod(), time.Unix(0, 0), nil)
-	s.extended = &extended{byPlugin: plugin, last: true, resolvable: sets.New[string]()}
+	s.extended = &extended{byPlugin: plugin, last: sets.KeySet(plugin), resolvable: sets.New[string]()}
 	assert.True(t, s.extended.hasLast())
 	p := &Plugin{}
 	assert.True(t, p.PreScore(t.Context(), state, s.pod, nil).IsSuccess())

@@ -111,25 +111,29 @@ func TestResourcesThatDRAServes(t *testing.T) {
 }
 
 func TestWhichPolicySpeaksForWhat(t *testing.T) {
-	nic := resourceAsked{name: "example.com/nic"}
+	of := func(name corev1.ResourceName, class string) resourceAsked {
+		return resourceAsked{name: name, class: &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}}}
+	}
+	nic, gpu := of("example.com/nic", "nic"), of(gpuName, "gpu")
 	for name, test := range map[string]struct {
 		pod       *corev1.Pod
 		resources []resourceAsked
 		want      corev1.ResourceName
 		err       string
 	}{
-		"none":                     {resourcePod(1), []resourceAsked{{name: gpuName}}, "", ""},
-		"by the annotation":        {resourcePod(1, withAnnotation("p")), []resourceAsked{{name: gpuName}}, gpuName, ""},
-		"by the label":             {resourcePod(1, withLabel("p")), []resourceAsked{{name: gpuName}}, gpuName, ""},
-		"both say the same":        {resourcePod(1, withLabel("p"), withAnnotation("p")), []resourceAsked{{name: gpuName}}, gpuName, ""},
-		"they differ":              {resourcePod(1, withLabel("p"), withAnnotation("q")), []resourceAsked{{name: gpuName}}, "", `names policy "q"`},
-		"the claim follows it":     {resourcePod(1, withLabel("p"), withClaim("accelerator", "p-1")), []resourceAsked{{name: gpuName}}, "", ""},
-		"under another name":       {resourcePod(1, withLabel("p"), withClaim("x", "p-12")), []resourceAsked{{name: gpuName}}, "", ""},
-		"a claim of its own":       {resourcePod(1, withLabel("p"), withClaim("x", "other")), []resourceAsked{{name: gpuName}}, gpuName, ""},
-		"the claim and a resource": {resourcePod(1, withLabel("p"), withClaim("accelerator", "p-1"), withAnnotation("p")), []resourceAsked{{name: gpuName}}, "", "leave out the annotation"},
-		"one of several":           {resourcePod(1, withAnnotation("nvidia.com/gpu=p")), []resourceAsked{nic, {name: gpuName}}, gpuName, ""},
-		"which of several":         {resourcePod(1, withAnnotation("p")), []resourceAsked{nic, {name: gpuName}}, "", "example.com/nic=p"},
-		"one that is not there":    {resourcePod(1, withAnnotation("example.com/x=p")), []resourceAsked{{name: gpuName}}, "", "asks for no example.com/x"},
+		"none":                     {resourcePod(1), []resourceAsked{gpu}, "", ""},
+		"by the annotation":        {resourcePod(1, withAnnotation("p")), []resourceAsked{gpu}, gpuName, ""},
+		"by the label":             {resourcePod(1, withLabel("p")), []resourceAsked{gpu}, gpuName, ""},
+		"both say the same":        {resourcePod(1, withLabel("p"), withAnnotation("p")), []resourceAsked{gpu}, gpuName, ""},
+		"they differ":              {resourcePod(1, withLabel("p"), withAnnotation("q")), []resourceAsked{gpu}, "", `names policy "q"`},
+		"the claim follows it":     {resourcePod(1, withLabel("p"), withClaim("accelerator", "p-1")), []resourceAsked{gpu}, "", ""},
+		"under another name":       {resourcePod(1, withLabel("p"), withClaim("x", "p-12")), []resourceAsked{gpu}, "", ""},
+		"a claim of its own":       {resourcePod(1, withLabel("p"), withClaim("x", "other")), []resourceAsked{gpu}, gpuName, ""},
+		"the claim and a resource": {resourcePod(1, withLabel("p"), withClaim("accelerator", "p-1"), withAnnotation("p")), []resourceAsked{gpu}, "", "leave out the annotation"},
+		"one of several":           {resourcePod(1, withAnnotation("nvidia.com/gpu=p")), []resourceAsked{nic, gpu}, gpuName, ""},
+		"which of several":         {resourcePod(1, withAnnotation("p")), []resourceAsked{nic, gpu}, "", "example.com/nic=p"},
+		"two of one class":         {resourcePod(1, withAnnotation("nvidia.com/gpu=p")), []resourceAsked{of("deviceclass.resource.kubernetes.io/gpu", "gpu"), gpu}, "", "ask for one of the two"},
+		"one that is not there":    {resourcePod(1, withAnnotation("example.com/x=p")), []resourceAsked{gpu}, "", "asks for no example.com/x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, policy, err := spokenFor(test.pod, test.resources)

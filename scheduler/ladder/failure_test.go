@@ -94,7 +94,7 @@ func newFailing(t *testing.T, limits v1alpha1.RetryPolicy) *failing {
 	policy := &v1alpha1.AcceleratorPolicy{}
 	policy.Spec.Retry = limits
 	core := &Core{clock: f.clock, waiting: f.waiting, objects: &objectsStub{policies: map[string]*v1alpha1.AcceleratorPolicy{"p": policy}}}
-	core.publisher = outcome.NewPublisher(f.api, nil, f.clock, klog.Background())
+	core.publisher = outcome.NewPublisher(f.api, nil, f.clock, func(*corev1.Pod) bool { return true }, klog.Background())
 	f.plugin = &Plugin{core: core, dra: f.claims, handle: &standIn{queue: f.queue, recorder: recorder}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -1,6 +1,7 @@
 package ladder
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,8 +48,18 @@ func groupKeyOf(pod *corev1.Pod) (groupKey, bool) {
 	name := ptr.Deref(pod.Spec.SchedulingGroup.PodGroupName, "")
 	return groupKey{
 		group:  types.NamespacedName{Namespace: pod.Namespace, Name: name},
-		policy: policy, revision: pod.Labels[v1alpha1.LabelPolicyRevision],
+		policy: policy, revision: cmp.Or(pod.Labels[v1alpha1.LabelPolicyRevision], revisionOfClaim(pod, policy)),
 	}, name != ""
+}
+
+// revisionOfClaim is the revision that admission made the Pod's claim from, or "".
+func revisionOfClaim(pod *corev1.Pod, policy string) string {
+	for _, ref := range pod.Spec.ResourceClaims {
+		if number, ok := strings.CutPrefix(ptr.Deref(ref.ResourceClaimTemplateName, ""), policy+"-"); ok && ref.Name == v1alpha1.ClaimRefName {
+			return number
+		}
+	}
+	return ""
 }
 
 func (k groupKey) state() fwk.StateKey {

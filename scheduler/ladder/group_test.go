@@ -43,6 +43,17 @@ func TestGroupKey(t *testing.T) {
 	one, _ := groupKeyOf(member("a", "one"))
 	other, _ := groupKeyOf(member("b", "two"))
 	pinned, _ := groupKeyOf(member("c", "one", func(p *corev1.Pod) { p.Labels[v1alpha1.LabelPolicyRevision] = "2" }))
+	claimed := func(template string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: v1alpha1.ClaimRefName, ResourceClaimTemplateName: ptr.To(template)}}
+		}
+	}
+	first, _ := groupKeyOf(member("d", "one", claimed("one-1")))
+	second, _ := groupKeyOf(member("e", "one", claimed("one-2")))
+	again, _ := groupKeyOf(member("f", "one", claimed("one-2")))
+	assert.Equal(t, second, pinned, "the label says the same")
+	assert.NotEqual(t, first, second, "made before and after the policy changed")
+	assert.Equal(t, second, again)
 	assert.NotEqual(t, one.state(), other.state())
 	assert.NotEqual(t, one.state(), pinned.state())
 }

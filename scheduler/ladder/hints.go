@@ -36,10 +36,16 @@ func (p *Plugin) EventsToRegister(ctx context.Context) ([]fwk.ClusterEventWithHi
 // afterPodLeft wakes Pods when one that held claims is gone.
 func afterPodLeft(_ klog.Logger, _ *corev1.Pod, old, _ any) (fwk.QueueingHint, error) {
 	left, ok := old.(*corev1.Pod)
-	if ok && len(left.Spec.ResourceClaims) == 0 {
+	if ok && !mayHoldDevices(left) {
 		return fwk.QueueSkip, nil
 	}
 	return fwk.Queue, nil
+}
+
+// mayHoldDevices says whether the Pod may have had devices, by claims or by
+// extended resources.
+func mayHoldDevices(pod *corev1.Pod) bool {
+	return len(pod.Spec.ResourceClaims) > 0 || len(resourcesNamed(pod)) > 0
 }
 
 // hint wraps a queueing hint: a held Pod is woken only by what can end its hold,

@@ -233,7 +233,7 @@ func concernOfOthers(event fwk.ClusterEvent, old, current, changed any) func(*pa
 	case *corev1.Node:
 		return concernOfNode(event.ActionType, o.Name)
 	case *corev1.Pod:
-		if event.Resource != fwk.AssignedPod || event.ActionType&fwk.Delete == 0 || len(o.Spec.ResourceClaims) == 0 {
+		if event.Resource != fwk.AssignedPod || event.ActionType&fwk.Delete == 0 || !mayHoldDevices(o) {
 			return nil
 		}
 		return func(p *parkedPod) bool { return p.minds(causeOthers) }

@@ -51,6 +51,8 @@ func changesAround() []change {
 	user.UID, user.Spec.ResourceClaims = "other", []corev1.PodResourceClaim{{Name: "r", ResourceClaimName: ptr.To("d")}}
 	plain := testPod()
 	plain.UID = "plain"
+	byResource := resourcePod(1)
+	byResource.UID = "by resource"
 	on := func(r fwk.EventResource, a fwk.ActionType) fwk.ClusterEvent {
 		return fwk.ClusterEvent{Resource: r, ActionType: a}
 	}
@@ -80,6 +82,7 @@ func changesAround() []change {
 		{"some claim gone, nothing known", on(fwk.ResourceClaim, fwk.Delete), cache.DeletedFinalStateUnknown{}, nil},
 		{"Pod with claims gone", on(fwk.AssignedPod, fwk.Delete), user, nil},
 		{"Pod without claims gone", on(fwk.AssignedPod, fwk.Delete), plain, nil},
+		{"Pod with an extended resource gone", on(fwk.AssignedPod, fwk.Delete), byResource, nil},
 		{"Pod bound", on(fwk.AssignedPod, fwk.Add), nil, user},
 		{"volume", on(fwk.PersistentVolume, fwk.Add), nil, &corev1.PersistentVolume{}},
 	}
@@ -94,7 +97,7 @@ func podWithClaim() *corev1.Pod {
 // What wakes a Pod that PreEnqueue keeps, by why it waits.
 func TestWhatWakesAParkedPod(t *testing.T) {
 	devices := []reservedDevice{{pool: poolKey}}
-	freed := []string{"other claim freed", "other claim gone, held", "other claim gone, state unknown", "Pod with claims gone"}
+	freed := []string{"other claim freed", "other claim gone, held", "other claim gone, state unknown", "Pod with claims gone", "Pod with an extended resource gone"}
 	own := []string{"own claim new", "own claim allocated", "some claim gone, nothing known"}
 	placed := []string{"slice new", "slice changed", "slice elsewhere", "node new", "node labels", "class new"}
 	for name, test := range map[string]struct {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -32,19 +33,30 @@ import (
 // all allocated already, unless Ladder has to answer for it: because of its
 // policy, or because it has told something about it before.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	claims, toDecide := p.claimsToDecide(pod)
+	claims, toDecide, none := p.claimsToDecide(pod)
 	resources := p.askedByResource(pod)
-	toDecide = toDecide || len(resources) > 0 && len(pod.Spec.ResourceClaims) == 0 && policyOf(pod) != ""
+	toDecide = toDecide || len(resources) > 0 && none && policyOf(pod) != ""
 	if !toDecide {
+		searchOf(state).abandon()
+		if shared := p.sharedAndPending(state, pod); shared != "" {
+			o := outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid, fmt.Sprintf("the claim %q, which other Pods of the PodGroup use, is being allocated; "+
+				"Pods of a PodGroup that share a claim can't follow a policy beside it", shared))
+			return nil, p.park(pod, o, noTime, holdOf(v1alpha1.FailurePolicyInvalid), sight{changes: p.core.waiting.version()})
+		}
 		if len(pod.Spec.ResourceClaims) == 0 && pod.Labels[v1alpha1.LabelPolicy] != "" && pod.Spec.NodeName == "" {
 			o := outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid,
 				fmt.Sprintf("the Pod names policy %q but has no claim; admission adds it when the Pod is created. "+
 					"Nor does it ask for an extended resource that a DeviceClass serves", pod.Labels[v1alpha1.LabelPolicy]))
 			return nil, p.park(pod, o, noTime, holdOf(v1alpha1.FailurePolicyInvalid), sight{changes: p.core.waiting.version()})
 		}
-		return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
+		result, status := p.DynamicResources.PreFilter(ctx, state, pod, nodes)
+		if none && policyOf(pod) != "" && status.IsSuccess() {
+			return nil, fwk.NewStatus(fwk.Unschedulable, "a DeviceClass has come to serve what the Pod asks for")
+		}
+		return result, status
 	}
 	if !p.core.objects.Ready() {
+		searchOf(state).abandon()
 		p.core.waiting.park(pod, p.handle, noTime, nil, sight{changes: p.core.waiting.version()})
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "policies and quotas have not been read yet")
 	}
@@ -52,8 +64,12 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		if left, err := p.leftBehind(pod); err != nil {
 			return nil, fwk.AsStatus(err)
 		} else if left {
+			searchOf(state).abandon()
 			p.core.waiting.park(pod, p.handle, p.core.clock.Now().Add(leftBehindAgain), nil, sight{changes: p.core.waiting.version()})
-			return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
+			if _, status := p.DynamicResources.PreFilter(ctx, state, pod, nodes); !status.IsSuccess() {
+				return nil, status
+			}
+			return nil, fwk.NewStatus(fwk.Unschedulable, "a claim of an earlier attempt is being removed")
 		}
 	}
 	s := begin(state, pod, p.core.clock.Now(), p.core.waiting.resume(pod.UID))
@@ -90,19 +106,36 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	return &fwk.PreFilterResult{NodeNames: s.names()}, nil
 }
 
-// claimsToDecide returns the Pod's claims, and whether the engine has to decide
-// about them.
-func (p *Plugin) claimsToDecide(pod *corev1.Pod) ([]podClaim, bool) {
-	if pod.Spec.NodeName != "" {
-		return nil, false
+// sharedAndPending names a claim that is not the Pod's own and for which another
+// Pod of its PodGroup has just been given devices, where the Pod follows a policy;
+// "" if there is none. The embedded plugin would place such a Pod by itself, and
+// with it whatever the policy speaks for.
+func (p *Plugin) sharedAndPending(state fwk.CycleState, pod *corev1.Pod) string {
+	if policyOf(pod) == "" || !state.IsPodGroupSchedulingCycle() {
+		return ""
 	}
-	var claims []podClaim
+	for _, name := range claimNames(pod) {
+		claim, err := p.dra.ResourceClaims().Get(name.Namespace, name.Name)
+		if err == nil && !metav1.IsControlledBy(claim, pod) && p.dra.ResourceClaims().GetPendingAllocation(claim.UID) != nil {
+			return claim.Name
+		}
+	}
+	return ""
+}
+
+// claimsToDecide returns the Pod's claims, and whether the engine has to decide
+// about them. none says that there are none: a Pod whose claims are not there yet
+// or are being allocated has some.
+func (p *Plugin) claimsToDecide(pod *corev1.Pod) (claims []podClaim, toDecide, none bool) {
+	if pod.Spec.NodeName != "" {
+		return nil, false, false
+	}
 	undecided := false
 	for i := range pod.Spec.ResourceClaims {
 		ref := &pod.Spec.ResourceClaims[i]
 		name, _, err := resourceclaim.Name(pod, ref)
 		if err != nil {
-			return nil, false
+			return nil, false, false
 		}
 		if name == nil {
 			// The template made no claim for this Pod.
@@ -110,13 +143,13 @@ func (p *Plugin) claimsToDecide(pod *corev1.Pod) ([]podClaim, bool) {
 		}
 		claim, err := p.dra.ResourceClaims().Get(pod.Namespace, *name)
 		if err != nil || p.dra.ResourceClaims().GetPendingAllocation(claim.UID) != nil {
-			return nil, false
+			return nil, false, false
 		}
 		claims = append(claims, podClaim{ref: ref.Name, claim: claim})
 		undecided = undecided || claim.Status.Allocation == nil
 	}
 	ours := policyOf(pod) != "" || p.core.publisher.Told(pod)
-	return claims, undecided || ours && len(claims) > 0
+	return claims, undecided || ours && len(claims) > 0, len(claims) == 0
 }
 
 // nextPart brings the engine up to date and takes the next part of its order,

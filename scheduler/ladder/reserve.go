@@ -137,7 +137,7 @@ type device struct {
 func (p *Plugin) compare(s *search, d *decide.Decision) error {
 	own, others := s.extended.split(s.claims, d.Devices)
 	if s.extended != nil {
-		if err := p.compareExtended(s.pod, others); err != nil {
+		if err := p.compareExtended(s.pod, s.extended, others); err != nil {
 			return err
 		}
 	}

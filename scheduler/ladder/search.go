@@ -217,6 +217,17 @@ func (s *search) names() sets.Set[string] {
 	return sets.KeySet(s.rank)
 }
 
+// abandon ends the search: what is left of the attempt is not Ladder's.
+func (s *search) abandon() {
+	if s == nil {
+		return
+	}
+	s.part, s.faulty = nil, nil
+	if s.extended != nil {
+		s.extended.trying = nil
+	}
+}
+
 // refuse takes over why no node of the part passed. It says whether another
 // round makes sense, and after which pause.
 func (s *search) refuse(d framework.Diagnosis) (again bool, pause time.Duration) {

@@ -265,3 +265,17 @@ func TestRefuseAfterAProbe(t *testing.T) {
 	again, _ = s.refuse(d)
 	assert.False(t, again, "nothing is left")
 }
+
+// A search that is abandoned is not gone on with.
+func TestAbandonedSearchEnds(t *testing.T) {
+	(*search)(nil).abandon()
+	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0), nil)
+	s.part, s.faulty = []decide.Candidate{{Node: "n"}}, sets.New("m")
+	s.extended = &extended{trying: sets.New("o")}
+	again, _ := s.refuse(diagnosis(nil))
+	assert.True(t, again)
+	s.part, s.faulty, s.extended.trying = []decide.Candidate{{Node: "n"}}, sets.New("m"), sets.New("o")
+	s.abandon()
+	again, _ = s.refuse(diagnosis(nil))
+	assert.False(t, again)
+}

@@ -112,15 +112,24 @@ func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.T
 		w.wakeAt(p, until)
 	}
 	// A Pod that was deleted meanwhile is not told of again.
-	if _, err := w.pods.Pods(pod.Namespace).Get(pod.Name); err != nil {
+	current, err := w.pods.Pods(pod.Namespace).Get(pod.Name)
+	if err != nil {
 		w.stop(pod.UID)
 		delete(w.failures, pod.UID)
 		return
 	}
 	w.fruitless(pod.UID)
-	if w.changes != seen.changes && p.minds(causeObjects) {
+	// What the Pod says of its policy may have changed while it was tried; the
+	// queue knows nothing of that.
+	if w.changes != seen.changes && p.minds(causeObjects) || !sameNaming(pod, current) && p.minds(causeOwn) {
 		w.due(pod.UID)
 	}
+}
+
+// there says whether the Pod still is, as the scheduler sees it.
+func (w *waiting) there(pod *corev1.Pod) bool {
+	current, err := w.pods.Pods(pod.Namespace).Get(pod.Name)
+	return err == nil && current.UID == pod.UID
 }
 
 // held says why the Pod must not be tried yet, or "". PreEnqueue asks, with the

@@ -384,3 +384,19 @@ func TestNextTier(t *testing.T) {
 	}
 	assert.Zero(t, p.nextTier(&search{pod: pod}, decisionOf("", 0)))
 }
+
+// An annotation that is mended while the Pod is tried is not missed.
+func TestPolicyNamedAnewDuringAnAttempt(t *testing.T) {
+	for name, test := range map[string]struct {
+		now  string
+		want bool
+	}{"mended": {"good", true}, "as it was": {"bad", false}} {
+		t.Run(name, func(t *testing.T) {
+			tried := resourcePod(1, withAnnotation("bad"))
+			current := resourcePod(1, withAnnotation(test.now))
+			r := newRig(t, current)
+			r.park(tried, r.queue, noTime, holdOf(v1alpha1.FailurePolicyInvalid), sight{})
+			assert.Equal(t, test.want, r.sweep.due.Has(tried.UID))
+		})
+	}
+}

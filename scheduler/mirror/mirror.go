@@ -261,15 +261,19 @@ func (m *Mirror) indexSlice(s *resourceapi.ResourceSlice, gone bool) {
 // extended resources. Their claims do not exist yet, so they are put under a
 // name of their own.
 func (m *Mirror) syncInFlight(inFlight map[types.UID]*resourceapi.ResourceClaim) {
+	written := m.writtenFor(inFlight)
 	for uid, claim := range m.synthetic {
-		if inFlight[uid] == nil {
-			m.remove(claim)
-			delete(m.synthetic, uid)
+		switch {
+		case inFlight[uid] == nil:
 			m.gains.count++
+		case !written[uid]:
+			continue
 		}
+		m.remove(claim)
+		delete(m.synthetic, uid)
 	}
 	for uid, claim := range inFlight {
-		if m.synthetic[uid] != nil || m.claims.has(claim.Namespace, claim.Name) {
+		if m.synthetic[uid] != nil || written[uid] || m.claims.has(claim.Namespace, claim.Name) {
 			continue
 		}
 		copied := claim.DeepCopy()
@@ -277,6 +281,40 @@ func (m *Mirror) syncInFlight(inFlight map[types.UID]*resourceapi.ResourceClaim)
 		m.put(copied)
 		m.synthetic[uid] = copied
 	}
+}
+
+// writtenFor says which of the allocations in flight for extended resources are
+// written already: in a claim of another name, for the same Pod.
+func (m *Mirror) writtenFor(inFlight map[types.UID]*resourceapi.ResourceClaim) map[types.UID]bool {
+	var byPod map[types.UID]types.UID
+	for uid, claim := range inFlight {
+		if owner := metav1.GetControllerOfNoCopy(claim); owner != nil && special(claim) {
+			if byPod == nil {
+				byPod = map[types.UID]types.UID{}
+			}
+			byPod[owner.UID] = uid
+		}
+	}
+	if byPod == nil {
+		return nil
+	}
+	written := map[types.UID]bool{}
+	for _, claim := range m.claims.byKey {
+		if claim.Status.Allocation == nil || !special(claim) {
+			continue
+		}
+		if owner := metav1.GetControllerOfNoCopy(claim); owner != nil {
+			if uid, ok := byPod[owner.UID]; ok {
+				written[uid] = true
+			}
+		}
+	}
+	return written
+}
+
+// special says whether the claim was made for extended resources.
+func special(claim *resourceapi.ResourceClaim) bool {
+	return claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
 }
 
 // syncKind puts what is new in list, removes what is gone, and tells observe.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"gpuladder.dev/ladder/scheduler/view"
 )
@@ -227,4 +228,34 @@ func TestInFlightWithoutClaim(t *testing.T) {
 	manager.ResourceClaims().MaybeRemoveClaimPendingAllocation(special.UID, true)
 	require.NoError(t, m.Sync(nil, w))
 	assert.Equal(t, []string{"delete *v1.ResourceClaim in-flight-x"}, state.take())
+}
+
+// One that is written before it stops being in flight counts once.
+func TestInFlightAndWrittenCountsOnce(t *testing.T) {
+	m, state, w, inFlight := newMirror()
+	manager := view.NewManager(w, inFlight)
+	ofPod := func(name, pod string, held bool) *resourceapi.ResourceClaim {
+		c := claim(name)
+		c.UID = types.UID(name)
+		c.Annotations = map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}
+		c.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: pod, UID: types.UID(pod), Controller: ptr.To(true)}}
+		if held {
+			c.Status.Allocation = &resourceapi.AllocationResult{}
+		}
+		return c
+	}
+	require.NoError(t, manager.ResourceClaims().SignalClaimPendingAllocation("<extended-resources>", ofPod("<extended-resources>", "p", true)))
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.ResourceClaim in-flight-<extended-resources>"}, state.take())
+	w.claims = []*resourceapi.ResourceClaim{ofPod("p-1", "p", false), ofPod("q-1", "q", true)}
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.ResourceClaim p-1", "put *v1.ResourceClaim q-1"}, state.take(), "made, but without devices yet")
+	w.claims = []*resourceapi.ResourceClaim{ofPod("p-1", "p", true), w.claims[1]}
+	before := m.Gains()
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.ResourceClaim p-1", "delete *v1.ResourceClaim in-flight-<extended-resources>"}, state.take())
+	manager.ResourceClaims().MaybeRemoveClaimPendingAllocation("<extended-resources>", true)
+	require.NoError(t, m.Sync(nil, w))
+	assert.Empty(t, state.take())
+	assert.Equal(t, before, m.Gains(), "nothing was given back")
 }

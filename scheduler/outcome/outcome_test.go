@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,12 +140,13 @@ type harness struct {
 	api     *fake.Clientset
 	records *records
 	events  *events.FakeRecorder
+	gone    atomic.Bool // the Pod
 }
 
 func newHarness(t *testing.T, objs ...runtime.Object) *harness {
 	t.Helper()
 	h := &harness{api: fake.NewClientset(objs...), records: &records{}, events: events.NewFakeRecorder(100)}
-	h.Publisher = NewPublisher(h.api, h.records, testclock.NewFakePassiveClock(time.Unix(1000, 0)), klog.Background())
+	h.Publisher = NewPublisher(h.api, h.records, testclock.NewFakePassiveClock(time.Unix(1000, 0)), func(*corev1.Pod) bool { return !h.gone.Load() }, klog.Background())
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -260,6 +262,25 @@ func TestTold(t *testing.T) {
 	before := pod()
 	before.Status.Conditions = []corev1.PodCondition{{Type: v1alpha1.ConditionAccelerator, Status: corev1.ConditionFalse}}
 	assert.True(t, h.Told(before), "by a scheduler that is no more")
+}
+
+// A Pod that goes while it is tried is forgotten before what was found out about
+// it is told: that is no news, and nothing of it is kept.
+func TestPodThatGoesWhileItIsTried(t *testing.T) {
+	h := newHarness(t, pod())
+	pending := OfDecision(pod(), pendingFor(v1alpha1.Rejection{Code: v1alpha1.ReasonInUse, Count: 4}))
+	h.publish(t, pending)
+	assert.Len(t, h.events.Events, 1)
+	h.gone.Store(true)
+	h.Forget("u")
+	h.publish(t, pending)
+	assert.Len(t, h.events.Events, 1)
+	assert.Empty(t, h.last)
+	assert.Empty(t, h.told)
+	// What it was given is told all the same.
+	h.publish(t, OfDecision(pod(), allocatedOn("n1", "gpu-0")))
+	assert.Len(t, h.events.Events, 2)
+	assert.Empty(t, h.last)
 }
 
 func TestForgetLetsANewPodBeTold(t *testing.T) {

@@ -44,6 +44,7 @@ type Publisher struct {
 	client   kubernetes.Interface
 	recorder Recorder
 	clock    clock.PassiveClock
+	there    func(*corev1.Pod) bool
 	logger   klog.Logger
 	queue    workqueue.TypedRateLimitingInterface[string]
 
@@ -64,12 +65,14 @@ type task struct {
 	write   func(ctx context.Context) error
 }
 
-// NewPublisher returns a Publisher. Run must be called for it to write.
-func NewPublisher(client kubernetes.Interface, recorder Recorder, c clock.PassiveClock, logger klog.Logger) *Publisher {
+// NewPublisher returns a Publisher. Run must be called for it to write. there
+// says whether a Pod still is, before [Publisher.Forget] is called for it.
+func NewPublisher(client kubernetes.Interface, recorder Recorder, c clock.PassiveClock, there func(*corev1.Pod) bool, logger klog.Logger) *Publisher {
 	return &Publisher{
 		client:   client,
 		recorder: recorder,
 		clock:    c,
+		there:    there,
 		logger:   logger,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstDelay, longestWait)),
@@ -115,6 +118,12 @@ func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 		p.told[o.Pod.UID][o.key]++
 	}
 	p.mu.Unlock()
+	there := p.there(o.Pod)
+	if !there {
+		// It went while it was tried, and what was remembered of it with it: nobody
+		// would tell of it again, and what was told looks new.
+		p.Forget(o.Pod.UID)
+	}
 
 	if o.Decision != nil && !again {
 		record := recordOf(o, before)
@@ -131,7 +140,7 @@ func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 	p.add("condition/"+string(o.Pod.UID), func(ctx context.Context) error {
 		return p.patchCondition(ctx, o, now)
 	})
-	if before == 0 {
+	if before == 0 && (there || o.Status == corev1.ConditionTrue) {
 		kind := corev1.EventTypeNormal
 		if o.Status != corev1.ConditionTrue {
 			kind = corev1.EventTypeWarning
