@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -262,6 +263,31 @@ func TestTold(t *testing.T) {
 	before := pod()
 	before.Status.Conditions = []corev1.PodCondition{{Type: v1alpha1.ConditionAccelerator, Status: corev1.ConditionFalse}}
 	assert.True(t, h.Told(before), "by a scheduler that is no more")
+}
+
+// Two outcomes of one version of a Pod have an Event each, however soon one
+// follows the other.
+func TestEventsOfOneVersionAreNotMerged(t *testing.T) {
+	h := newHarness(t, pod())
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: h.api.EventsV1()})
+	defer broadcaster.Shutdown()
+	require.NoError(t, broadcaster.StartRecordingToSinkWithContext(t.Context()))
+	recorder := broadcaster.NewRecorder(scheme.Scheme, "ladder")
+	for _, code := range []v1alpha1.Reason{v1alpha1.ReasonInUse, v1alpha1.ReasonDeviceTainted} {
+		h.Publish(OfDecision(pod(), pendingFor(v1alpha1.Rejection{Code: code, Count: 4})), recorder)
+	}
+	require.Eventually(t, func() bool {
+		list, err := h.api.EventsV1().Events("").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 2 {
+			return false
+		}
+		for _, e := range list.Items {
+			if e.Series != nil || e.Related == nil || e.Related.Kind != "AllocationDecision" {
+				return false
+			}
+		}
+		return list.Items[0].Note != list.Items[1].Note
+	}, 10*time.Second, 10*time.Millisecond)
 }
 
 // A Pod that goes while it is tried is forgotten before what was found out about

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -125,8 +126,14 @@ func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 		p.Forget(o.Pod.UID)
 	}
 
+	// The Event names the record. Without that client-go takes two that are told
+	// of one version of a Pod for one and the same, whatever they say.
+	var related runtime.Object
 	if o.Decision != nil && !again {
 		record := recordOf(o, before)
+		related = &corev1.ObjectReference{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "AllocationDecision", Namespace: record.Namespace, Name: record.Name,
+		}
 		p.add("record/"+record.Namespace+"/"+record.Name, func(ctx context.Context) error {
 			return p.recorder.Create(ctx, record)
 		})
@@ -145,7 +152,7 @@ func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 		if o.Status != corev1.ConditionTrue {
 			kind = corev1.EventTypeWarning
 		}
-		recorder.Eventf(o.Pod, nil, kind, "Accelerator"+o.Reason, "Scheduling", "%s", o.Message)
+		recorder.Eventf(o.Pod, related, kind, "Accelerator"+o.Reason, "Scheduling", "%s", o.Message)
 	}
 }
 
