@@ -338,3 +338,16 @@ func TestParkedPodsAreKnownByTheirClaims(t *testing.T) {
 	r.drop(pod.UID)
 	assert.Empty(t, r.users)
 }
+
+// A Pod that could not be bound is no news to itself.
+func TestFailedBindingWakesOthersOnly(t *testing.T) {
+	pod := podWithClaim()
+	r := newRig(t, pod)
+	f := &front{SchedulingQueue: &backQueue{}, waiting: r.waiting}
+	left := fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}
+	r.park(pod, r.queue, noTime, holdForGood(v1alpha1.FailureBindConflict, nil, "n"), sight{})
+	f.MoveAllToActiveOrBackoffQueue(klog.Background(), left, pod, nil, func(other *corev1.Pod) bool { return other.UID != pod.UID })
+	assert.False(t, r.sweep.due.Has(pod.UID))
+	f.MoveAllToActiveOrBackoffQueue(klog.Background(), left, pod, nil, nil)
+	assert.True(t, r.sweep.due.Has(pod.UID))
+}
