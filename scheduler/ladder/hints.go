@@ -34,9 +34,9 @@ func (p *Plugin) EventsToRegister(ctx context.Context) ([]fwk.ClusterEventWithHi
 }
 
 // afterPodLeft wakes Pods when one that held claims is gone.
-func afterPodLeft(_ klog.Logger, _ *corev1.Pod, old, _ any) (fwk.QueueingHint, error) {
+func afterPodLeft(_ klog.Logger, pod *corev1.Pod, old, _ any) (fwk.QueueingHint, error) {
 	left, ok := old.(*corev1.Pod)
-	if ok && !mayHoldDevices(left) {
+	if ok && (!mayHoldDevices(left) || left.UID == pod.UID) { // itself, where it could not be bound
 		return fwk.QueueSkip, nil
 	}
 	return fwk.Queue, nil

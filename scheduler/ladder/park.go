@@ -242,7 +242,7 @@ func concernOfOthers(event fwk.ClusterEvent, old, current, changed any) func(*pa
 		if event.Resource != fwk.AssignedPod || event.ActionType&fwk.Delete == 0 || !mayHoldDevices(o) {
 			return nil
 		}
-		return func(p *parkedPod) bool { return p.minds(causeOthers) }
+		return func(p *parkedPod) bool { return p.pod.UID != o.UID && p.minds(causeOthers) }
 	}
 	return nil
 }

@@ -300,7 +300,9 @@ func TestParkAtPreEnqueue(t *testing.T) {
 	core.parks = true
 
 	f := &front{SchedulingQueue: &backQueue{}, waiting: r.waiting}
-	f.MoveAllToActiveOrBackoffQueue(klog.Background(), framework.EventAssignedPodDelete, podWithClaim(), nil, nil)
+	gone := podWithClaim()
+	gone.UID = "gone"
+	f.MoveAllToActiveOrBackoffQueue(klog.Background(), framework.EventAssignedPodDelete, gone, nil, nil)
 	r.woken("ns/p")
 	assert.False(t, keeps())
 
@@ -349,5 +351,12 @@ func TestFailedBindingWakesOthersOnly(t *testing.T) {
 	f.MoveAllToActiveOrBackoffQueue(klog.Background(), left, pod, nil, func(other *corev1.Pod) bool { return other.UID != pod.UID })
 	assert.False(t, r.sweep.due.Has(pod.UID))
 	f.MoveAllToActiveOrBackoffQueue(klog.Background(), left, pod, nil, nil)
+	assert.False(t, r.sweep.due.Has(pod.UID))
+	hint, err := afterPodLeft(klog.Background(), pod, pod, nil)
+	require.NoError(t, err)
+	assert.Equal(t, fwk.QueueSkip, hint)
+	other := podWithClaim()
+	other.UID = "other"
+	f.MoveAllToActiveOrBackoffQueue(klog.Background(), left, other, nil, nil)
 	assert.True(t, r.sweep.due.Has(pod.UID))
 }
