@@ -95,18 +95,7 @@ func (c *Controller) carryOut(ctx context.Context, now time.Time) (time.Time, bo
 		}
 	}
 	slices.SortFunc(due, func(a, b *task) int { return cmp.Compare(a.order, b.order) })
-	var group sync.WaitGroup
-	room := make(chan struct{}, parallel)
-	for _, t := range due {
-		room <- struct{}{}
-		group.Go(func() {
-			defer func() { <-room }()
-			ctx, cancel := context.WithTimeout(ctx, patience)
-			defer cancel()
-			t.err = c.request(ctx, t)
-		})
-	}
-	group.Wait()
+	sideBySide(ctx, due, func(ctx context.Context, t *task) { t.err = c.request(ctx, t) })
 	// What was done first: a gang of which a Pod is evicted is not spared.
 	slices.SortStableFunc(due, func(a, b *task) int { return cmp.Compare(failed(a), failed(b)) })
 	for _, t := range due {
@@ -119,6 +108,22 @@ func (c *Controller) carryOut(ctx context.Context, now time.Time) (time.Time, bo
 		}
 	}
 	return next, ok
+}
+
+// sideBySide makes requests, not too many at once, and waits for all of them.
+func sideBySide[T any](ctx context.Context, list []T, request func(context.Context, T)) {
+	var group sync.WaitGroup
+	room := make(chan struct{}, parallel)
+	for _, one := range list {
+		room <- struct{}{}
+		group.Go(func() {
+			defer func() { <-room }()
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			request(ctx, one)
+		})
+	}
+	group.Wait()
 }
 
 func failed(t *task) int {
@@ -157,27 +162,30 @@ func (c *Controller) request(ctx context.Context, t *task) error {
 // were evicted, so that it outlives this process. It returns when to try again
 // what failed.
 func (c *Controller) say(ctx context.Context, now time.Time) (next time.Time, again bool) {
-	unsaid := map[string]bool{}
+	type words struct {
+		pod   *corev1.Pod
+		patch client.Patch
+	}
+	var due []words
+	said := map[string]time.Time{}
 	for _, id := range c.mirror.Unsaid() {
-		unsaid[id] = true
-		due, known := c.said[id]
-		if !known || !now.Before(due) {
-			due = now.Add(lastBackoff) // the watch shows it long before
+		said[id] = c.said[id]
+		if !now.Before(said[id]) {
+			said[id] = now.Add(lastBackoff) // the watch shows it long before
 			pod := c.mirror.Pod(id)
-			patch := annotate(pod.UID, c.mirror.Reclaims(id).Annotations())
-			request, cancel := context.WithTimeout(ctx, patience)
-			err := c.client.Patch(request, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, patch)
-			cancel()
-			if client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
-				log.FromContext(ctx).Info("Failed, tried again", "action", "say what was taken back", "pod", id, "err", err.Error())
-			}
-			c.said[id] = due
+			due = append(due, words{pod, annotate(pod.UID, c.mirror.Reclaims(id).Annotations())})
 		}
-		if !again || due.Before(next) {
-			next, again = due, true
+		if !again || said[id].Before(next) {
+			next, again = said[id], true
 		}
 	}
-	maps.DeleteFunc(c.said, func(id string, _ time.Time) bool { return !unsaid[id] })
+	c.said = said
+	sideBySide(ctx, due, func(request context.Context, w words) {
+		err := c.client.Patch(request, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.pod.Namespace, Name: w.pod.Name}}, w.patch)
+		if client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
+			log.FromContext(ctx).Info("Failed, tried again", "action", "say what was taken back", "pod", client.ObjectKeyFromObject(w.pod).String(), "err", err.Error())
+		}
+	})
 	return next, again
 }
 

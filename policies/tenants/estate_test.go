@@ -27,14 +27,16 @@ func lending(t *testing.T, change ...func(*corev1.Pod)) (w *world, holder *corev
 	w.policy("h", func(s *v1alpha1.AcceleratorPolicySpec) { s.Preempts = v1alpha1.PreemptsBorrowed }, tier("H100"))
 	w.quota("a", []string{"a"}, part("H100", 1, 1))
 	w.quota("b", []string{"b"}, part("H100", 0, 1))
-	return w, w.borrow("holder", change...)
+	holder = w.pod("b", "holder", "h", change...)
+	w.expect("Open b/holder")
+	return w, w.run(holder)
 }
 
-// borrow has a Pod of b take the device.
-func (w *world) borrow(name string, change ...func(*corev1.Pod)) *corev1.Pod {
-	p := w.pod("b", name, "h", change...)
-	w.expect("Open b/" + name)
-	return w.run(p)
+// ask has a, a minute later, ask for the device.
+func (w *world) ask(holder *corev1.Pod) {
+	w.now = w.now.Add(time.Minute)
+	w.pod("a", "asks", "h")
+	w.expect("Notice b/" + holder.Name)
 }
 
 // run is what follows the opening of a Pod's gate.
@@ -46,9 +48,7 @@ func (w *world) run(p *corev1.Pod) *corev1.Pod {
 
 // takeBack has a ask for the device, and the holder evicted for it.
 func (w *world) takeBack(holder *corev1.Pod) *corev1.Pod {
-	w.now = w.now.Add(time.Minute)
-	w.pod("a", "asks", "h")
-	w.expect("Notice b/" + holder.Name)
+	w.ask(holder)
 	deadline := w.now.Add(time.Minute)
 	holder = w.edit(holder, func(p *corev1.Pod) {
 		annotations := map[string]string{v1alpha1.AnnotationReclaimDeadline: deadline.Format(time.RFC3339Nano), v1alpha1.AnnotationReclaimFor: "asks"}
@@ -90,6 +90,13 @@ func (w *world) requireReclaims(p *corev1.Pod, times int64, at time.Time) {
 	}
 	if got := w.mirror.Reclaims(IDOf(p.Namespace, p.Name, p.UID)); got != want {
 		w.t.Fatalf("%s goes on with %+v, want %+v", p.Name, got, want)
+	}
+}
+
+func (w *world) requireNothingLeft() {
+	w.t.Helper()
+	if n := len(w.mirror.estates); n != 0 {
+		w.t.Errorf("%d controllers are remembered", n)
 	}
 }
 
@@ -171,15 +178,11 @@ func TestWhoInheritsNothing(t *testing.T) {
 		w.gone(holder)
 		w.requireReclaims(second, 0, w.now)
 		w.requireReclaims(w.pod("b", "third", "h", ofJob("j")), 0, w.now)
-		if n := len(w.mirror.estates); n != 0 {
-			t.Errorf("%d controllers are remembered", n)
-		}
+		w.requireNothingLeft()
 	})
 	t.Run("deleted before", func(t *testing.T) {
 		w, holder := lending(t, ofJob("j"))
-		w.now = w.now.Add(time.Minute)
-		w.pod("a", "asks", "h")
-		w.expect("Notice b/holder")
+		w.ask(holder)
 		holder = w.edit(holder, func(p *corev1.Pod) {
 			p.Annotations = map[string]string{v1alpha1.AnnotationReclaimDeadline: w.now.Add(time.Minute).Format(time.RFC3339Nano)}
 		})
@@ -216,9 +219,7 @@ func TestWhoInheritsNothing(t *testing.T) {
 		w.now = w.now.Add(estateKept + time.Second)
 		w.sync()
 		w.requireReclaims(w.pod("b", "again", "h", ofJob("j")), 0, start)
-		if n := len(w.mirror.estates); n != 0 {
-			t.Errorf("%d controllers are remembered", n)
-		}
+		w.requireNothingLeft()
 	})
 }
 

@@ -333,18 +333,8 @@ func TestModelOfNVIDIAsDriver(t *testing.T) {
 
 // borrowed sets the stage: b has borrowed what a is guaranteed, and a asks.
 func borrowed(t *testing.T) (w *world, holder *corev1.Pod) {
-	w = newWorld(t)
-	w.gpus("n", "H100", 1)
-	w.policy("h", func(s *v1alpha1.AcceleratorPolicySpec) { s.Preempts = v1alpha1.PreemptsBorrowed }, tier("H100"))
-	w.quota("a", []string{"a"}, part("H100", 1, 1))
-	w.quota("b", []string{"b"}, part("H100", 0, 1))
-	holder = w.pod("b", "holder", "h")
-	w.expect("Open b/holder")
-	holder = w.opened(holder)
-	w.allocate(holder, "n/gpu-0")
-	w.now = w.now.Add(time.Minute)
-	w.pod("a", "asks", "h")
-	w.expect("Notice b/holder")
+	w, holder = lending(t)
+	w.ask(holder)
 	return w, holder
 }
 

@@ -135,7 +135,7 @@ func (c *Core) run(ctx context.Context, h fwk.Handle) error {
 	watcher := objects.NewWatcher(client, c.changed, func() { c.waiting.wake(everyPod) })
 	c.objects = watcher
 	c.waiting = newWaiting(c.clock, h.SharedInformerFactory().Core().V1().Pods().Lister())
-	c.publisher = outcome.NewPublisher(h.ClientSet(), objects.NewRecords(client), c.clock, c.waiting.there, logger)
+	c.publisher = outcome.NewPublisher(h.ClientSet(), objects.NewRecords(client), c.clock, func(pod *corev1.Pod) bool { return c.waiting.current(pod) != nil }, logger)
 	if c.holders, err = newHolders(h.SharedInformerFactory().Resource().V1().ResourceClaims().Informer()); err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/decide"
+	"gpuladder.dev/ladder/scheduler/view"
 )
 
 // This file reads what a Pod asks for by extended resources that DRA serves,
@@ -102,10 +103,18 @@ func sameNaming(a, b *corev1.Pod) bool {
 // hasPolicyClaim says whether one of the Pod's claims is the policy's.
 func hasPolicyClaim(pod *corev1.Pod, policy string) bool {
 	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(ref corev1.PodResourceClaim) bool {
-		number, ok := strings.CutPrefix(ptr.Deref(ref.ResourceClaimTemplateName, ""), policy+"-")
-		_, err := strconv.ParseUint(number, 10, 63)
-		return ref.Name == v1alpha1.ClaimRefName || ok && err == nil
+		return ref.Name == v1alpha1.ClaimRefName || revisionIn(ref, policy) != ""
 	})
+}
+
+// revisionIn is the revision of the policy whose claim template is referred to,
+// or "".
+func revisionIn(ref corev1.PodResourceClaim, policy string) string {
+	number, ok := strings.CutPrefix(ptr.Deref(ref.ResourceClaimTemplateName, ""), policy+"-")
+	if _, err := strconv.ParseUint(number, 10, 63); !ok || err != nil {
+		return ""
+	}
+	return number
 }
 
 // followsByResource says whether a Pod names a policy for an extended resource
@@ -361,6 +370,6 @@ func (e *extended) tries() bool { return e != nil && len(e.trying) > 0 }
 // isSpecial says whether a claim was made by the embedded plugin for the Pod's
 // extended resources.
 func isSpecial(claim *resourceapi.ResourceClaim, pod types.UID) bool {
-	owner := metav1.GetControllerOf(claim)
-	return claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true" && owner != nil && owner.UID == pod
+	owner, special := view.ExtendedResourcesOf(claim)
+	return special && owner == pod
 }

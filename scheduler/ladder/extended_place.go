@@ -152,14 +152,12 @@ func (p *Plugin) extend(s *search, resources []resourceAsked, nodes []fwk.NodeIn
 		if e.variant, err = variantOf(e.revision, *r); err != nil {
 			return err
 		}
+		e.class = r.class.Name
 		rest = slices.DeleteFunc(slices.Clone(resources), func(other resourceAsked) bool { return other.name == r.name })
 	}
 	e.claim = claimOf(s.pod, rest)
 	e.shadow = shadowOf(s.pod, e.variant, e.claim)
 	e.byPlugin, e.resolvable = pluginNodes(nodes, resources), sets.New[string]()
-	if r != nil {
-		e.class = r.class.Name
-	}
 	if r != nil && len(s.claims) == 0 {
 		e.last = sets.KeySet(pluginNodes(nodes, []resourceAsked{*r}))
 	}

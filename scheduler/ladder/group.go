@@ -55,8 +55,8 @@ func groupKeyOf(pod *corev1.Pod) (groupKey, bool) {
 // revisionOfClaim is the revision that admission made the Pod's claim from, or "".
 func revisionOfClaim(pod *corev1.Pod, policy string) string {
 	for _, ref := range pod.Spec.ResourceClaims {
-		if number, ok := strings.CutPrefix(ptr.Deref(ref.ResourceClaimTemplateName, ""), policy+"-"); ok && ref.Name == v1alpha1.ClaimRefName {
-			return number
+		if ref.Name == v1alpha1.ClaimRefName {
+			return revisionIn(ref, policy)
 		}
 	}
 	return ""

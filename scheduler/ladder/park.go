@@ -107,7 +107,7 @@ type front struct {
 // MoveAllToActiveOrBackoffQueue implements internalqueue.SchedulingQueue.
 func (f *front) MoveAllToActiveOrBackoffQueue(logger klog.Logger, event fwk.ClusterEvent, old, current any, check internalqueue.PreEnqueueCheck) {
 	f.SchedulingQueue.MoveAllToActiveOrBackoffQueue(logger, event, old, current, check)
-	f.waiting.observeIf(check, event, old, current)
+	f.waiting.observe(event, old, current)
 }
 
 // Update implements internalqueue.SchedulingQueue.
@@ -155,20 +155,14 @@ func (w *waiting) isParked(uid types.UID) bool {
 	return p != nil && !p.since.IsZero() && w.clock.Since(p.since) < maxParked
 }
 
-// observe is observeIf of any Pod.
+// observe wakes the parked Pods that a change may help. The queue asks about all
+// others itself.
 func (w *waiting) observe(event fwk.ClusterEvent, old, current any) {
-	w.observeIf(nil, event, old, current)
-}
-
-// observeIf wakes the parked Pods that a change may help, of those that pass the
-// check: a Pod that could not be bound is told of as one that left, to all but
-// itself. The queue asks about all others itself.
-func (w *waiting) observeIf(check internalqueue.PreEnqueueCheck, event fwk.ClusterEvent, old, current any) {
 	changed := concern(event, old, current)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wakeIf := func(p *parkedPod) {
-		if p.kept() && (check == nil || check(p.pod)) && changed.concerns(p) {
+		if p.kept() && changed.concerns(p) {
 			w.due(p.pod.UID)
 		}
 	}
@@ -242,6 +236,7 @@ func concernOfOthers(event fwk.ClusterEvent, old, current, changed any) func(*pa
 		if event.Resource != fwk.AssignedPod || event.ActionType&fwk.Delete == 0 || !mayHoldDevices(o) {
 			return nil
 		}
+		// One that could not be bound is told of as one that left.
 		return func(p *parkedPod) bool { return p.pod.UID != o.UID && p.minds(causeOthers) }
 	}
 	return nil

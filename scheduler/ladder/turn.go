@@ -150,7 +150,6 @@ func (w *waiting) yield(pod *corev1.Pod, activator fwk.PodActivator, first *core
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before := w.parked[pod.UID]
-	w.stop(pod.UID)
 	// It has been told nothing yet, so that those behind it wait for it.
 	p := &parkedPod{pod: pod, activator: activator, yields: 1}
 	if before != nil {

@@ -101,7 +101,6 @@ func (w *waiting) version() uint64 {
 func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.Time, h *hold, seen sight) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.stop(pod.UID)
 	p := &parkedPod{pod: pod, activator: activator, hold: h, gains: seen.gains}
 	w.settled = min(w.settled, seen.gains)
 	w.add(p)
@@ -112,8 +111,8 @@ func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.T
 		w.wakeAt(p, until)
 	}
 	// A Pod that was deleted meanwhile is not told of again.
-	current, err := w.pods.Pods(pod.Namespace).Get(pod.Name)
-	if err != nil {
+	current := w.current(pod)
+	if current == nil {
 		w.stop(pod.UID)
 		delete(w.failures, pod.UID)
 		return
@@ -126,10 +125,13 @@ func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.T
 	}
 }
 
-// there says whether the Pod still is, as the scheduler sees it.
-func (w *waiting) there(pod *corev1.Pod) bool {
+// current is the Pod as the scheduler sees it now, or nil where it is gone.
+func (w *waiting) current(pod *corev1.Pod) *corev1.Pod {
 	current, err := w.pods.Pods(pod.Namespace).Get(pod.Name)
-	return err == nil && current.UID == pod.UID
+	if err != nil || current.UID != pod.UID {
+		return nil
+	}
+	return current
 }
 
 // held says why the Pod must not be tried yet, or "". PreEnqueue asks, with the
@@ -231,7 +233,8 @@ func (w *waiting) resume(uid types.UID) *search {
 	return s
 }
 
-// add has the Pod among those that are parked. The caller holds the lock.
+// add has the Pod among those that are parked, in place of what was known of its
+// wait. The caller holds the lock.
 func (w *waiting) add(p *parkedPod) {
 	w.stop(p.pod.UID)
 	w.parked[p.pod.UID] = p

@@ -172,8 +172,7 @@ func placeOfPod(pod *corev1.Pod) place {
 func (w *waiting) activate(batch []*parkedPod) {
 	pods := map[string]*corev1.Pod{}
 	for _, p := range batch {
-		current, err := w.pods.Pods(p.pod.Namespace).Get(p.pod.Name)
-		if err == nil && current.UID == p.pod.UID && current.Spec.NodeName == "" {
+		if current := w.current(p.pod); current != nil && current.Spec.NodeName == "" {
 			pods[klog.KObj(current).String()] = current
 		}
 	}

@@ -286,35 +286,22 @@ func (m *Mirror) syncInFlight(inFlight map[types.UID]*resourceapi.ResourceClaim)
 // writtenFor says which of the allocations in flight for extended resources are
 // written already: in a claim of another name, for the same Pod.
 func (m *Mirror) writtenFor(inFlight map[types.UID]*resourceapi.ResourceClaim) map[types.UID]bool {
-	var byPod map[types.UID]types.UID
+	byPod := map[types.UID]types.UID{}
 	for uid, claim := range inFlight {
-		if owner := metav1.GetControllerOfNoCopy(claim); owner != nil && special(claim) {
-			if byPod == nil {
-				byPod = map[types.UID]types.UID{}
-			}
-			byPod[owner.UID] = uid
+		if pod, ok := view.ExtendedResourcesOf(claim); ok {
+			byPod[pod] = uid
 		}
 	}
-	if byPod == nil {
+	if len(byPod) == 0 {
 		return nil
 	}
 	written := map[types.UID]bool{}
 	for _, claim := range m.claims.byKey {
-		if claim.Status.Allocation == nil || !special(claim) {
-			continue
-		}
-		if owner := metav1.GetControllerOfNoCopy(claim); owner != nil {
-			if uid, ok := byPod[owner.UID]; ok {
-				written[uid] = true
-			}
+		if pod, ok := view.ExtendedResourcesOf(claim); ok && claim.Status.Allocation != nil && byPod[pod] != "" {
+			written[byPod[pod]] = true
 		}
 	}
 	return written
-}
-
-// special says whether the claim was made for extended resources.
-func special(claim *resourceapi.ResourceClaim) bool {
-	return claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
 }
 
 // syncKind puts what is new in list, removes what is gone, and tells observe.

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -41,4 +42,14 @@ func (f *InFlight) remove(uid types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.claims, uid)
+}
+
+// ExtendedResourcesOf returns the Pod for whose extended resources kube-scheduler
+// made the claim; false for any other claim.
+func ExtendedResourcesOf(claim *resourceapi.ResourceClaim) (pod types.UID, ok bool) {
+	owner := metav1.GetControllerOfNoCopy(claim)
+	if owner == nil || claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] != "true" {
+		return "", false
+	}
+	return owner.UID, true
 }

@@ -26,11 +26,7 @@ func (l *Lab) Metrics(ctx context.Context, component string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := rest.HTTPClientFor(l.config)
-	if err != nil {
-		return nil, fmt.Errorf("making a client, %w", err)
-	}
-	text, err := get(ctx, client, url)
+	text, err := l.read(ctx, url)
 	if err != nil {
 		return nil, fmt.Errorf("reading the metrics of %s, %w", component, err)
 	}
@@ -43,15 +39,20 @@ func (l *Lab) Profile(ctx context.Context, component string, span time.Duration)
 	if _, err := l.part(component); err != nil {
 		return nil, err
 	}
-	client, err := rest.HTTPClientFor(l.config)
-	if err != nil {
-		return nil, fmt.Errorf("making a client, %w", err)
-	}
-	profile, err := get(ctx, client, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", l.layout.url(component), int(span.Seconds())))
+	profile, err := l.read(ctx, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", l.layout.url(component), int(span.Seconds())))
 	if err != nil {
 		return nil, fmt.Errorf("profiling %s, %w", component, err)
 	}
 	return profile, nil
+}
+
+// read asks a part as the administrator.
+func (l *Lab) read(ctx context.Context, url string) ([]byte, error) {
+	client, err := rest.HTTPClientFor(l.config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client, %w", err)
+	}
+	return get(ctx, client, url)
 }
 
 func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
