@@ -29,7 +29,7 @@ func TestDefaultConfig(t *testing.T) {
 	require.Len(t, c.Profiles, 1)
 	profile := c.Profiles[0]
 	assert.Equal(t, v1alpha1.SchedulerName, profile.SchedulerName)
-	assert.Equal(t, int32(100), *profile.PercentageOfNodesToScore)
+	assert.Nil(t, profile.PercentageOfNodesToScore, "Pods without devices are placed as by kube-scheduler")
 	assert.False(t, enabled(profile.Plugins.MultiPoint, names.DynamicResources))
 	assert.True(t, enabled(profile.Plugins.MultiPoint, ladder.Name))
 	assert.False(t, before(profile.Plugins.PostFilter, names.DefaultPreemption, ladder.Name))

@@ -30,8 +30,7 @@ const (
 // name: Ladder in place of DynamicResources.
 func Profile(schedulerName string) configv1.KubeSchedulerProfile {
 	return configv1.KubeSchedulerProfile{
-		SchedulerName:            ptr.To(schedulerName),
-		PercentageOfNodesToScore: ptr.To[int32](100),
+		SchedulerName: ptr.To(schedulerName),
 		Plugins: &configv1.Plugins{
 			MultiPoint: configv1.PluginSet{
 				Enabled:  []configv1.Plugin{{Name: ladder.Name, Weight: ptr.To[int32](scoreWeight)}},
@@ -89,7 +88,7 @@ func park(profiles []config.KubeSchedulerProfile) {
 }
 
 // checkProfiles refuses profiles in which Ladder could not keep its promises.
-func checkProfiles(sched *scheduler.Scheduler, percentage int32) error {
+func checkProfiles(sched *scheduler.Scheduler) error {
 	used := false
 	for name, profile := range sched.Profiles {
 		plugins := profile.ListPlugins()
@@ -103,9 +102,6 @@ func checkProfiles(sched *scheduler.Scheduler, percentage int32) error {
 		used = true
 		if err := checkProfile(plugins); err != nil {
 			return fmt.Errorf("profile %s: %w", name, err)
-		}
-		if own := profile.PercentageOfNodesToScore(); own != nil && *own != 100 || own == nil && percentage != 100 {
-			return fmt.Errorf("profile %s: percentageOfNodesToScore must be 100, or the best node could go unseen", name)
 		}
 	}
 	if !used {

@@ -112,7 +112,7 @@ func Setup(ctx context.Context, opts *options.Options, own Options) (*Scheduler,
 	if err != nil {
 		return nil, fmt.Errorf("making the scheduler, %w", err)
 	}
-	if err := checkProfiles(sched, valueOr(cc.ComponentConfig.PercentageOfNodesToScore)); err != nil {
+	if err := checkProfiles(sched); err != nil {
 		return nil, err
 	}
 	core.Attach(sched)
@@ -139,13 +139,6 @@ func narrow(gates featuregate.MutableVersionedFeatureGate, extenders bool) error
 		return fmt.Errorf("turning on %s, %w", Narrowing, err)
 	}
 	return nil
-}
-
-func valueOr(percentage *int32) int32 {
-	if percentage == nil {
-		return 0
-	}
-	return *percentage
 }
 
 // readyTimeout bounds the wait for policies and quotas at the start.

@@ -136,6 +136,26 @@ func TestWidening(t *testing.T) {
 	assert.Equal(t, int32(1), record.Spec.Attempt, "one attempt is enough")
 }
 
+// Of many nodes that would do kube-scheduler looks at some. Of a part of the
+// order it looks at all, or the best one would be found by chance, attempt after
+// attempt.
+func TestLongPartsAreLookedAtWhole(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(fleet.Group{Name: "a100", Nodes: 504, Board: "A100-SXM4-80GB", GPUs: 1})
+	c.addPolicy("any", ladderOf("A100"))
+	c.startScheduler()
+	var elsewhere []string
+	for i := range 250 {
+		elsewhere = append(elsewhere, fmt.Sprintf("a100-%04d", i))
+	}
+	for i := range 6 {
+		name := fmt.Sprintf("pod-%d", i)
+		c.addPod(name, "any", notOn(elsewhere...))
+		assert.Equal(t, fmt.Sprintf("a100-%04d/gpu-0", 250+i), c.placed(name))
+		assert.Equal(t, int32(1), c.record(name, v1alpha1.OutcomeAllocated).Spec.Attempt)
+	}
+}
+
 // Every run of the same Pods, one after another, gives the same places.
 func TestSamePlacesEachTime(t *testing.T) {
 	c := newCluster(t)

@@ -10,6 +10,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"gpuladder.dev/ladder/scheduler/metrics"
 )
@@ -27,7 +28,7 @@ func widened(next schedulePod) schedulePod {
 	return func(ctx context.Context, f framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo) (scheduler.ScheduleResult, error) {
 		state.Write(attemptKey, attempt(pod.Attempts))
 		for {
-			result, err := next(ctx, f, state, pod)
+			result, err := next(ctx, whole{f, state}, state, pod)
 			s := searchOf(state)
 			var misfit *framework.FitError
 			if s != nil && errors.As(err, &misfit) {
@@ -43,6 +44,27 @@ func widened(next schedulePod) schedulePod {
 		}
 	}
 }
+
+// whole is a framework that has every node of a part looked at. Of a hundred
+// nodes and more kube-scheduler takes the first percentageOfNodesToScore that
+// pass, wherever it begins, and could miss the one that comes first in the order.
+// Pods that the engine does not decide about are left to the profile.
+type whole struct {
+	framework.Framework
+	state fwk.CycleState
+}
+
+// PercentageOfNodesToScore implements framework.Framework.
+func (w whole) PercentageOfNodesToScore() *int32 {
+	if s := searchOf(w.state); s != nil && len(s.part) > 0 {
+		return ptr.To[int32](100)
+	}
+	return w.Framework.PercentageOfNodesToScore()
+}
+
+// bareWidth is the longest part where SchedulePod is not wrapped: of fewer than a
+// hundred nodes kube-scheduler looks at all.
+const bareWidth = 64
 
 // goOnLater is what is left where SchedulePod can't be wrapped: in a harness
 // that takes plugins only. The next attempt, at once, goes on with the next part
@@ -64,6 +86,7 @@ func (p *Plugin) goOnLater(state fwk.CycleState, s *search, statuses fwk.NodeToS
 	if again, _ := s.refuse(d); !again {
 		return false
 	}
+	s.width = min(s.width, bareWidth)
 	p.core.waiting.unfinished(s)
 	p.handle.Activate(klog.Background(), map[string]*corev1.Pod{klog.KObj(s.pod).String(): s.pod})
 	return true

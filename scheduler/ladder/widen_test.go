@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"gpuladder.dev/ladder/policies/decide"
 )
@@ -34,8 +35,8 @@ func TestSearchOverSeveralAttempts(t *testing.T) {
 	handle := &bareHandle{}
 	p := &Plugin{core: &Core{waiting: r.waiting}, handle: handle}
 	var all []decide.Candidate
-	for i := range 50 {
-		all = append(all, candidate(fmt.Sprintf("n%02d", i), "t"))
+	for i := range 300 {
+		all = append(all, candidate(fmt.Sprintf("n%03d", i), "t"))
 	}
 	var seen []string
 	for attempts := 1; ; attempts++ {
@@ -45,6 +46,7 @@ func TestSearchOverSeveralAttempts(t *testing.T) {
 		assert.Equal(t, int32(attempts), s.attempt)
 		assert.Equal(t, time.Unix(int64(attempts), 0), s.now)
 		s.take(slices.Values(fleetOf(s.query(), all)))
+		assert.Less(t, len(s.part), 100, "kube-scheduler would not look at all of it")
 		seen = append(seen, nodesOf(s.part)...)
 		statuses := framework.NewDefaultNodeToStatus()
 		for _, c := range s.part {
@@ -57,9 +59,31 @@ func TestSearchOverSeveralAttempts(t *testing.T) {
 		}
 		assert.Equal(t, []string{"ns/p"}, handle.queue.take(), "at once")
 	}
-	assert.Len(t, seen, 50)
+	assert.Len(t, seen, 300)
 	assert.True(t, slices.IsSorted(seen))
 	assert.Nil(t, r.resume(pod.UID), "the next attempt begins anew")
+}
+
+// profile is a framework of which only that setting is asked.
+type profile struct {
+	framework.Framework
+	percentage *int32
+}
+
+func (p profile) PercentageOfNodesToScore() *int32 { return p.percentage }
+
+// What the engine decides is looked at whole, and nothing else is.
+func TestWholeParts(t *testing.T) {
+	for _, of := range []*int32{nil, ptr.To[int32](5)} {
+		state := framework.NewCycleState()
+		asked := func() *int32 { return whole{profile{percentage: of}, state}.PercentageOfNodesToScore() }
+		assert.Equal(t, of, asked(), "no search")
+		s := begin(state, testPod(), time.Unix(0, 0), nil)
+		s.take(slices.Values([]decide.Candidate{candidate("a", "t")}))
+		assert.Equal(t, ptr.To[int32](100), asked())
+		s.abandon()
+		assert.Equal(t, of, asked(), "no search any more")
+	}
 }
 
 func TestWrappedSearchEndsInOneAttempt(t *testing.T) {

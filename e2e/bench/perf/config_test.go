@@ -151,7 +151,7 @@ func TestSchedulers(t *testing.T) {
 			percentage := ptr.Deref(c.PercentageOfNodesToScore, 0)
 			switch {
 			case s.IsLadder():
-				if weights[ladder.Name] < 1000 || weights[names.DynamicResources] != 0 || ptr.Deref(profile.PercentageOfNodesToScore, 0) != 100 {
+				if weights[ladder.Name] < 1000 || weights[names.DynamicResources] != 0 || percentage != 0 || profile.PercentageOfNodesToScore != nil {
 					t.Errorf("%v, %+v", weights, profile)
 				}
 			case s == bench.StockConfigured:

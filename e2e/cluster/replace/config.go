@@ -28,8 +28,7 @@ func Config(kubeconfig string, electLeader bool) ([]byte, error) {
 	var profiles []any
 	for _, name := range []string{"default-scheduler", v1alpha1.SchedulerName} {
 		profiles = append(profiles, map[string]any{
-			"schedulerName":            name,
-			"percentageOfNodesToScore": 100,
+			"schedulerName": name,
 			"plugins": map[string]any{
 				"multiPoint": map[string]any{
 					"enabled":  []any{map[string]any{"name": "Ladder", "weight": weight}},

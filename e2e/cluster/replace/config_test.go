@@ -11,9 +11,8 @@ type configuration struct {
 	ClientConnection struct{ Kubeconfig string }
 	LeaderElection   struct{ LeaderElect bool }
 	Profiles         []struct {
-		SchedulerName            string
-		PercentageOfNodesToScore int
-		Plugins                  map[string]struct {
+		SchedulerName string
+		Plugins       map[string]struct {
 			Enabled, Disabled []struct {
 				Name   string
 				Weight int
@@ -38,9 +37,6 @@ func TestConfigServesTheDefaultProfile(t *testing.T) {
 		t.Fatalf("profiles = %+v", c.Profiles)
 	}
 	for _, p := range c.Profiles {
-		if p.PercentageOfNodesToScore != 100 {
-			t.Errorf("%s scores %d percent of the nodes", p.SchedulerName, p.PercentageOfNodesToScore)
-		}
 		if all := p.Plugins["multiPoint"]; len(all.Enabled) != 1 || all.Enabled[0].Name != "Ladder" || all.Enabled[0].Weight != weight ||
 			len(all.Disabled) != 1 || all.Disabled[0].Name != "DynamicResources" {
 			t.Errorf("%s: multiPoint = %+v", p.SchedulerName, all)
