@@ -188,11 +188,7 @@ func (f *flags) read(s command.Streams) (*simulate.Input, error) {
 	if err := f.options.Validate(); err != nil {
 		return nil, fmt.Errorf("--%w", err)
 	}
-	for _, d := range []*time.Duration{&f.options.Notice, &f.options.Cooldown} {
-		if *d == 0 {
-			*d = -time.Millisecond // none: zero would be the default
-		}
-	}
+	zeroes(&f.options)
 	if f.format != "" && !slices.Contains(simulate.Formats(), simulate.Format(f.format)) {
 		return nil, fmt.Errorf("--format %q is neither philly nor openb", f.format)
 	}
@@ -206,6 +202,19 @@ func (f *flags) read(s command.Streams) (*simulate.Input, error) {
 	}
 	in.Trace, err = f.jobs(s)
 	return in, err
+}
+
+// zeroes has a time of zero that was asked for mean none, or at once: in the
+// options it would mean the default.
+func zeroes(o *simulate.Options) {
+	for d, none := range map[*time.Duration]time.Duration{
+		&o.Notice: -time.Millisecond, &o.Cooldown: -time.Millisecond, &o.Aging: time.Millisecond,
+		&o.ReserveAfter: time.Millisecond, &o.KeepAfter: time.Millisecond, &o.PriorityAging: time.Millisecond,
+	} {
+		if *d == 0 {
+			*d = none
+		}
+	}
 }
 
 // objects reads the policies and the quotas, which may be in one file.

@@ -40,6 +40,22 @@ func sample() *simulate.Report {
 	}
 }
 
+// A time of zero on the command line is no time, not the default.
+func TestZeroIsNotTheDefault(t *testing.T) {
+	o := simulate.Options{Aging: time.Hour}
+	zeroes(&o)
+	for name, d := range map[string]time.Duration{
+		"reserve-after": o.ReserveAfter, "keep-after": o.KeepAfter, "priority-aging": o.PriorityAging, "notice": o.Notice, "cooldown": o.Cooldown,
+	} {
+		if d == 0 || d > time.Millisecond {
+			t.Errorf("--%s 0s is %v", name, d)
+		}
+	}
+	if o.Aging != time.Hour || o.LendAfter != 0 || o.Release != 0 {
+		t.Errorf("got %+v", o)
+	}
+}
+
 // The page loads nothing, runs nothing, and takes names for text.
 func TestPageStandsAlone(t *testing.T) {
 	var page bytes.Buffer
