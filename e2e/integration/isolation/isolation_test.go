@@ -134,6 +134,13 @@ func attempts() []attempt {
 		{"a claim of another class there", creates(claim(strict, "my-class")), "ladder-enforced-claims"},
 		{"a template by hand there", creates(template(claim(strict, ours))), "ladder-enforced-claims"},
 		{"a Pod with a claim there", creates(pod(strict, "x", uses("h100-first-3"))), "ladder-enforced-pods"},
+		{"a second claim beside the policy's there", creates(pod(strict, "x", asks("h100-first"), uses("h100-first-3"))), "ladder-enforced-pods"},
+		{"a Pod of a policy and of a device plugin there", creates(pod(strict, "x", asks("h100-first"), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+		})), "ladder-enforced-pods"},
+		{"a Pod of a DeviceClass by its resource there", creates(pod(strict, "x", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"deviceclass.resource.kubernetes.io/gpu.gpuladder.dev": resource.MustParse("1")}
+		})), "ladder-enforced-pods"},
 		{"a Pod of a device plugin there", creates(pod(strict, "x", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 		})), "ladder-enforced-pods"},
