@@ -491,7 +491,17 @@ func (st *State) end(id string) error {
 	}
 	delete(st.entries, id)
 	delete(st.cooled, id)
+	st.drop(e.tenant)
 	return nil
+}
+
+// drop forgets a tenant that has no quota, no work and no claims any more.
+func (st *State) drop(t *tenant) {
+	if t.limited || t.waiting > 0 || len(t.running) > 0 || len(t.claims) > 0 {
+		return
+	}
+	delete(st.tenantOf, t.name)
+	st.tenants = slices.DeleteFunc(st.tenants, func(known *tenant) bool { return known == t })
 }
 
 func (ev Deleted) apply(st *State) error {
@@ -570,6 +580,7 @@ func (ev QuotaSet) apply(st *State) error {
 func (ev QuotaRemoved) apply(st *State) error {
 	if t := st.tenantOf[ev.Tenant]; t != nil {
 		st.clearQuota(t)
+		st.drop(t)
 	}
 	return nil
 }

@@ -33,8 +33,8 @@ type fleet struct {
 	slices map[string]*resourceapi.ResourceSlice
 	nodes  map[string]*corev1.Node
 	rules  map[string]*resourceapi.DeviceTaintRule
-	// models of all devices that were ever seen: what a claim holds stays what
-	// it was although its slice is gone.
+	// models of all devices that are published or held: what a claim holds stays
+	// what it was although its slice is gone.
 	models map[deviceID]string
 	// holds counts what claims have of a device.
 	holds map[deviceID]int
@@ -59,12 +59,16 @@ func ours(driver string) bool { return slices.Contains(compile.Drivers(), driver
 // It reports whether the kinds of devices changed.
 func (f *fleet) recount() bool {
 	pools := map[poolID][]*resourceapi.ResourceSlice{}
+	there := map[deviceID]bool{} // in a slice of any generation
 	for _, name := range slices.Sorted(maps.Keys(f.slices)) {
 		s := f.slices[name]
 		if !ours(s.Spec.Driver) {
 			continue
 		}
 		id := poolID{s.Spec.Driver, s.Spec.Pool.Name}
+		for i := range s.Spec.Devices {
+			there[deviceID{id.driver, id.pool, s.Spec.Devices[i].Name}] = true
+		}
 		if known := pools[id]; len(known) > 0 {
 			newest := known[0].Spec.Pool.Generation
 			if s.Spec.Pool.Generation < newest {
@@ -100,6 +104,7 @@ func (f *fleet) recount() bool {
 			}
 		}
 	}
+	maps.DeleteFunc(f.models, func(id deviceID, _ string) bool { return !there[id] && f.holds[id] == 0 })
 	same := maps.EqualFunc(f.kinds, found, func(_, _ *resourceapi.Device) bool { return true })
 	f.kinds = found
 	return !same
