@@ -118,6 +118,13 @@ func (st *State) Explain(id string) (Explanation, error) {
 	return x, nil
 }
 
+// Rank is the priority that counts now of work of a priority that came at a
+// time: the higher goes first in its tenant. What has waited long is among the
+// highest.
+func (st *State) Rank(priority int32, created time.Time) int64 {
+	return st.rankOf(priority, created.UnixNano())
+}
+
 // before is the tenant's own order.
 func (st *State) before(a, b *entry) bool {
 	if x, y := st.rank(a.shape, a), st.rank(b.shape, b); x != y {

@@ -176,8 +176,10 @@ func (st *State) keepInside(e *entry) {
 
 // waited: the entry has waited so long that one of the times of the
 // configuration counts for it; a negative one never does.
-func (st *State) waited(e *entry, after time.Duration) bool {
-	return st.cfg.Mode == Ladder && after >= 0 && satAdd(e.created, int64(after)) <= st.now
+func (st *State) waited(e *entry, after time.Duration) bool { return st.longSince(e.created, after) }
+
+func (st *State) longSince(created int64, after time.Duration) bool {
+	return st.cfg.Mode == Ladder && after >= 0 && satAdd(created, int64(after)) <= st.now
 }
 
 // waitFor settles what an entry waits for, where it may have devices taken

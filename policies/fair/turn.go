@@ -123,11 +123,13 @@ func (st *State) mayOpen() bool {
 }
 
 // rank is the priority that counts now: what has waited long is among the highest.
-func (st *State) rank(s *shape, e *entry) int64 {
-	if st.waited(e, st.cfg.PriorityAging) {
+func (st *State) rank(s *shape, e *entry) int64 { return st.rankOf(s.priority, e.created) }
+
+func (st *State) rankOf(priority int32, created int64) int64 {
+	if st.longSince(created, st.cfg.PriorityAging) {
 		return none
 	}
-	return int64(s.priority)
+	return int64(priority)
 }
 
 // look starts a pass: it lists what may be opened, in order of the turns. With

@@ -112,7 +112,8 @@ func (m *Mirror) line(tenant string, s *v1alpha1.TenantQuotaStatus) {
 		}
 	}
 	slices.SortFunc(list, func(a, b place) int {
-		return cmp.Or(cmp.Compare(b.priority, a.priority), a.created.Compare(b.created), cmp.Compare(a.id, b.id))
+		return cmp.Or(cmp.Compare(m.state.Rank(b.priority, b.created), m.state.Rank(a.priority, a.created)),
+			a.created.Compare(b.created), cmp.Compare(a.id, b.id))
 	})
 	var count int64
 	var oldest time.Time
