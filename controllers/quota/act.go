@@ -8,9 +8,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -36,6 +39,9 @@ const (
 	firstBackoff, lastBackoff = time.Second, 30 * time.Second
 	// refusals is how often a request may be refused before it is given up.
 	refusals = 5
+	// failures is how often an eviction may fail by an answer that does not say
+	// whether another attempt could help: about three minutes.
+	failures = 10
 	// pause is how long a Pod whose gate can't be opened is left alone.
 	pause = time.Minute
 	// spare is how long a Pod that can't be evicted is left alone.
@@ -46,9 +52,11 @@ const (
 type task struct {
 	fair.Action
 	pod      *corev1.Pod
+	turn     string // of its gang
 	order    int64
 	due      time.Time
 	refused  int // times, by an answer that another attempt may not change
+	failed   int // times, by one that says nothing about that
 	attempts int
 	err      error
 }
@@ -91,6 +99,7 @@ func (c *Controller) carryOut(ctx context.Context, now time.Time) (time.Time, bo
 			t.pod = pod
 		}
 		if !now.Before(t.due) {
+			t.turn = c.mirror.TurnOf(id)
 			due = append(due, t)
 		}
 	}
@@ -138,7 +147,7 @@ func (c *Controller) request(ctx context.Context, t *task) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: t.pod.Namespace, Name: t.pod.Name}}
 	switch t.Kind {
 	case fair.Open:
-		patch := openGate(t.pod)
+		patch := openGate(t.pod, t.turn)
 		if patch == nil {
 			return nil // open already
 		}
@@ -152,10 +161,20 @@ func (c *Controller) request(ctx context.Context, t *task) error {
 	case fair.Evict:
 		return c.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Namespace: t.pod.Namespace, Name: t.pod.Name},
-			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.pod.UID}},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.pod.UID}, GracePeriodSeconds: c.graceOf(t.pod)},
 		})
 	}
 	return fmt.Errorf("carrying out %v, unknown action", t.Kind)
+}
+
+// graceOf is the time that a Pod gets to end, where it asks for more than those
+// have to wait to whom its devices are guaranteed; nil: what it asks for.
+func (c *Controller) graceOf(pod *corev1.Pod) *int64 {
+	most := int64(c.maxGrace / time.Second)
+	if ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 0) <= most {
+		return nil
+	}
+	return &most
 }
 
 // say writes on Pods that wait at their gates what they go on with of Pods that
@@ -190,18 +209,29 @@ func (c *Controller) say(ctx context.Context, now time.Time) (next time.Time, ag
 }
 
 // openGate is the JSON patch that takes the gate off, if the Pod is still this
-// one and the gate still where it was. Nil: there is none.
-func openGate(pod *corev1.Pod) []byte {
+// one and the gate still where it was, and writes the turn of its gang. Nil:
+// there is no gate.
+func openGate(pod *corev1.Pod, turn string) []byte {
 	at := slices.IndexFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return g.Name == v1alpha1.GateQuota })
 	if at < 0 {
 		return nil
 	}
 	path := fmt.Sprintf("/spec/schedulingGates/%d", at)
-	return encode([]map[string]any{
+	patch := []map[string]any{
 		{"op": "test", "path": "/metadata/uid", "value": pod.UID},
 		{"op": "test", "path": path + "/name", "value": v1alpha1.GateQuota},
 		{"op": "remove", "path": path},
-	})
+	}
+	const annotations = "/metadata/annotations"
+	switch {
+	case turn == "":
+	case len(pod.Annotations) > 0: // as on all that admission made a claim for
+		patch = append(patch, map[string]any{"op": "add", "path": annotations + "/" + strings.ReplaceAll(v1alpha1.AnnotationTurn, "/", "~1"), "value": turn})
+	default:
+		patch = append(patch, map[string]any{"op": "test", "path": annotations, "value": nil},
+			map[string]any{"op": "add", "path": annotations, "value": map[string]string{v1alpha1.AnnotationTurn: turn}})
+	}
+	return encode(patch)
 }
 
 // annotate writes annotations, or takes those off that are nil. The UID makes it
@@ -238,8 +268,14 @@ func (c *Controller) settle(ctx context.Context, now time.Time, t *task) {
 	}
 	t.attempts++
 	t.due = now.Add(min(firstBackoff<<min(t.attempts-1, 10), lastBackoff))
-	if apierrors.IsInvalid(t.err) || apierrors.IsForbidden(t.err) || apierrors.IsTooManyRequests(t.err) && t.Kind == fair.Evict {
+	switch {
+	case apierrors.IsInvalid(t.err), apierrors.IsForbidden(t.err), apierrors.IsTooManyRequests(t.err) && t.Kind == fair.Evict:
 		t.refused++
+	case t.Kind == fair.Evict && answered(t.err):
+		// Two disruption budgets on one Pod are answered as a fault of the server.
+		if t.failed++; t.failed >= failures {
+			t.refused = refusals
+		}
 	}
 	log.FromContext(ctx).Info("Failed, tried again", "action", t.Kind.String(), "pod", t.ID, "attempts", t.attempts, "err", t.err.Error())
 	if t.refused < refusals {
@@ -263,6 +299,12 @@ func (c *Controller) settle(ctx context.Context, now time.Time, t *task) {
 	c.feed.poke()
 }
 
+// answered: the API server had something to say other than that it is busy.
+func answered(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsServiceUnavailable(err)
+}
+
 // withdraw takes a notice back that could not be carried out, from all Pods of a
 // gang.
 func (c *Controller) withdraw(ctx context.Context, now time.Time, a fair.Action) {
@@ -283,7 +325,7 @@ func (c *Controller) withdraw(ctx context.Context, now time.Time, a fair.Action)
 func (c *Controller) tell(now time.Time, t *task) {
 	switch t.Kind {
 	case fair.Open:
-		if openGate(t.pod) == nil {
+		if !tenants.HasGate(t.pod) {
 			return
 		}
 		if c.mirror.Quota(t.Tenant) == nil {

@@ -36,6 +36,7 @@ type Controller struct {
 	planned  int64
 	status   map[string]*written  // by quota
 	said     map[string]time.Time // by the Pod's ID: when to say again what it goes on with
+	maxGrace time.Duration
 }
 
 // NewController builds a Controller; c reads from the cache of [CacheOptions].
@@ -47,6 +48,7 @@ func NewController(clk clock.Clock, c client.Client, recorder events.EventRecord
 	return &Controller{
 		clock: clk, client: c, recorder: recorder, mirror: mirror, feed: newFeed(),
 		tasks: map[string]*task{}, status: map[string]*written{}, said: map[string]time.Time{},
+		maxGrace: config.Grace(),
 	}, nil
 }
 

@@ -640,6 +640,47 @@ func TestEvictionRefused(t *testing.T) {
 	}
 }
 
+// Two disruption budgets on one Pod are answered with 500 and no reason, for as
+// long as they are there.
+func TestEvictionFailsForEver(t *testing.T) {
+	w := lend(t)
+	w.expect("patch Pod b/holder")
+	w.fail = func(verb string, _ client.Object) error {
+		if verb == "eviction" {
+			return refuse(500, "")
+		}
+		return nil
+	}
+	w.clock.Step(time.Minute)
+	for range failures - 1 {
+		w.expect()
+		w.clock.Step(lastBackoff)
+	}
+	w.expect()
+	w.requireEvent("ReclaimRefused")
+	w.expect("patch Pod b/holder")
+	if w.get("b", "holder").Annotations[v1alpha1.AnnotationReclaimDeadline] != "" {
+		t.Error("the notice stands")
+	}
+}
+
+// How long others wait is not the borrower's to say.
+func TestGraceIsBounded(t *testing.T) {
+	c, err := NewController(nil, nil, nil, tenants.Config{MaxGrace: &metav1.Duration{Duration: time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for grace, want := range map[int64]int64{0: -1, 30: -1, 60: -1, 61: 60, 31_536_000: 60} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace}}
+		if got := ptr.Deref(c.graceOf(pod), -1); got != want {
+			t.Errorf("of %d s the Pod gets %d, want %d", grace, got, want)
+		}
+	}
+	if c.graceOf(&corev1.Pod{}) != nil {
+		t.Error("a Pod that asks for nothing is told something")
+	}
+}
+
 func TestStatusIsWrittenWhenItChanges(t *testing.T) {
 	w := newWorld(t)
 	w.gpus("n", "H100", 2)

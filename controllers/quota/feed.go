@@ -82,9 +82,12 @@ func slimPod(object any) (any, error) {
 		},
 		Spec: corev1.PodSpec{
 			SchedulingGates: pod.Spec.SchedulingGates, Priority: pod.Spec.Priority, ResourceClaims: pod.Spec.ResourceClaims,
-			SchedulingGroup: pod.Spec.SchedulingGroup,
+			SchedulingGroup: pod.Spec.SchedulingGroup, TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, Conditions: conditions},
+		Status: corev1.PodStatus{
+			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, Conditions: conditions,
+			ResourceClaimStatuses: pod.Status.ResourceClaimStatuses, ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
+		},
 	}, nil
 }
 

@@ -92,10 +92,12 @@ func TestSlim(t *testing.T) {
 		Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: "c"}}, Priority: ptr.To[int32](3), SchedulingGates: []corev1.PodSchedulingGate{{Name: "g"}},
 			ResourceClaims: []corev1.PodResourceClaim{{Name: "r"}}, SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")},
+			TerminationGracePeriodSeconds: ptr.To[int64](9),
 		},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: "long", Conditions: []corev1.PodCondition{
-			{Type: corev1.PodReady}, {Type: corev1.DisruptionTarget, Reason: tenants.EvictionReason},
-		}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: "long", ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: "r"}},
+			ExtendedResourceClaimStatus: &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "e"}, Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady}, {Type: corev1.DisruptionTarget, Reason: tenants.EvictionReason},
+			}},
 	}
 	got, err := slimPod(pod)
 	if err != nil {
@@ -104,7 +106,8 @@ func TestSlim(t *testing.T) {
 	slim, ok := got.(*corev1.Pod)
 	if !ok || slim.Annotations[v1alpha1.AnnotationModel] != "H100" || len(slim.Annotations) != 1 || slim.Labels[v1alpha1.LabelPolicy] != "h" ||
 		*slim.Spec.Priority != 3 || len(slim.Spec.SchedulingGates) != 1 || len(slim.Spec.ResourceClaims) != 1 || slim.Spec.SchedulingGroup == nil || slim.Status.Phase != corev1.PodRunning || slim.UID != "u" ||
-		len(slim.OwnerReferences) != 1 || len(slim.Status.Conditions) != 1 || slim.Status.Conditions[0].Reason != tenants.EvictionReason {
+		len(slim.OwnerReferences) != 1 || len(slim.Status.Conditions) != 1 || slim.Status.Conditions[0].Reason != tenants.EvictionReason ||
+		*slim.Spec.TerminationGracePeriodSeconds != 9 || len(slim.Status.ResourceClaimStatuses) != 1 || slim.Status.ExtendedResourceClaimStatus == nil {
 		t.Errorf("lost what is read: %+v", got)
 	}
 	if len(slim.Spec.Containers) != 0 || len(slim.ManagedFields) != 0 || slim.Status.Message != "" {

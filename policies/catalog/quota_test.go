@@ -47,7 +47,7 @@ func TestQuotaObjects(t *testing.T) {
 	}
 	for _, name := range []string{
 		v1alpha1.GateQuota, v1alpha1.LabelPolicy, v1alpha1.LabelPreemptible, v1alpha1.AnnotationReclaimDeadline, v1alpha1.AnnotationReclaimFor,
-		v1alpha1.AnnotationReclaims, v1alpha1.AnnotationReclaimed,
+		v1alpha1.AnnotationReclaims, v1alpha1.AnnotationReclaimed, v1alpha1.AnnotationTurn,
 	} {
 		found := false
 		for _, file := range []string{"quota/pods.yaml", "quota/quotas.yaml"} {

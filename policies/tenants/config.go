@@ -34,6 +34,10 @@ type Config struct {
 	PriorityAging *metav1.Duration `json:"priorityAging,omitempty"`
 	// Notice is the time between the notice of a reclaim and the eviction.
 	Notice *metav1.Duration `json:"notice,omitempty"`
+	// MaxGrace is the longest time that a Pod whose devices are taken back gets to
+	// end, whatever its terminationGracePeriodSeconds; ten minutes where nothing is
+	// said. Whole seconds, at least one.
+	MaxGrace *metav1.Duration `json:"maxGrace,omitempty"`
 	// Cooldown is how long work does not borrow after its devices were taken
 	// back, twice as long each further time.
 	Cooldown *metav1.Duration `json:"cooldown,omitempty"`
@@ -75,7 +79,21 @@ func ParseConfig(raw []byte) (Config, error) {
 	if _, err := fair.New(c.fair()); err != nil {
 		return Config{}, fmt.Errorf("reading the settings, %w", err)
 	}
+	if grace := c.Grace(); grace < time.Second || grace%time.Second != 0 {
+		return Config{}, fmt.Errorf("reading the settings, maxGrace: %v is not a number of whole seconds, at least 1s", grace)
+	}
 	return c, nil
+}
+
+// defaultGrace is enough for a checkpoint, and short beside the work that waits.
+const defaultGrace = 10 * time.Minute
+
+// Grace is MaxGrace or its default.
+func (c *Config) Grace() time.Duration {
+	if c.MaxGrace == nil {
+		return defaultGrace
+	}
+	return c.MaxGrace.Duration
 }
 
 // fair is the configuration of the engine.

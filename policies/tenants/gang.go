@@ -6,6 +6,9 @@ package tenants
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +36,42 @@ type gang struct {
 	missing int
 	// open: its turn has come, and torn: it is being evicted.
 	open, torn bool
-	inside     map[string]bool
+	// turn is how many Pods of each kind that was for.
+	turn   turn
+	inside map[string]bool
+}
+
+// turn counts Pods by what makes them alike: see kindOf.
+type turn map[string]int
+
+// kindOf is what Pods of a gang have in common that may take each other's place:
+// what they ask for by their policy, and whether and for whom that can be taken
+// back. It doesn't change while a Pod lives.
+func kindOf(pod *corev1.Pod) string {
+	return fmt.Sprintf("%s %d %t", templateOf(pod), ptr.Deref(pod.Spec.Priority, 0), preemptible(pod))
+}
+
+// turnOn is the turn by which a Pod was let in, as it says.
+func turnOn(pod *corev1.Pod) turn {
+	var t turn
+	if err := json.Unmarshal([]byte(pod.Annotations[v1alpha1.AnnotationTurn]), &t); err != nil {
+		return nil
+	}
+	return t
+}
+
+// TurnOf is the turn by which a Pod of a gang is let in, for the annotation; ""
+// for a Pod on its own.
+func (m *Mirror) TurnOf(id string) string {
+	g, _ := m.gangOf(id)
+	if g == nil || !g.inside[id] || len(g.turn) == 0 {
+		return ""
+	}
+	text, err := json.Marshal(g.turn)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return string(text)
 }
 
 // ServeGroups says that the cluster serves PodGroups. Without it what a Pod says
@@ -114,12 +152,14 @@ func (m *Mirror) readGang(group *schedulingapi.PodGroup, key types.NamespacedNam
 	}
 	slices.SortFunc(gated, m.byJoining)
 	slices.SortFunc(open, m.byJoining)
-	g.open = len(open) > 0
+	if g.open = len(open) > 0; g.open {
+		gated = m.letIn(g, open, gated)
+	}
 	g.torn = g.open && (m.torn[g.id] || left && follow)
 	g.core = open
 	if !started && !g.torn {
 		// Before it has started all that it starts with belong to it. Where its
-		// turn has come already they are let in at once.
+		// turn has come already they are let in at once, but none that it was not for.
 		lack := max(g.need-len(open), 0)
 		g.core = slices.Concat(open, gated[:min(lack, len(gated))])
 		if g.open {
@@ -131,6 +171,46 @@ func (m *Mirror) readGang(group *schedulingapi.PodGroup, key types.NamespacedNam
 		g.inside[id] = true
 	}
 	return g
+}
+
+func (m *Mirror) kindsOf(ids []string) turn {
+	t := turn{}
+	for _, id := range ids {
+		t[kindOf(m.pods[id])]++
+	}
+	return t
+}
+
+// letIn reads for whom the turn of a gang was, and returns which of the Pods at
+// their gates it was for, or who can take the place of one that is gone. Nothing
+// that a PodGroup says afterwards lets in more.
+func (m *Mirror) letIn(g *gang, open, gated []string) []string {
+	all := 0
+	for _, id := range open {
+		if g.turn = turnOn(m.pods[id]); len(g.turn) > 0 {
+			break
+		}
+	}
+	if len(g.turn) == 0 {
+		g.turn = m.turns[g.id] // it is just being written
+	}
+	if len(g.turn) == 0 {
+		g.need = 0 // by hand: the others have turns of their own
+		return nil
+	}
+	left := maps.Clone(g.turn)
+	for _, n := range g.turn {
+		all += n
+	}
+	g.need = min(g.need, all)
+	for _, id := range open {
+		left[kindOf(m.pods[id])]--
+	}
+	return slices.DeleteFunc(gated, func(id string) bool {
+		kind := kindOf(m.pods[id])
+		left[kind]--
+		return left[kind] < 0
+	})
 }
 
 // due: the Pod was told that it is evicted by now.
@@ -214,7 +294,7 @@ func (m *Mirror) Fellows(id string) []string {
 func (m *Mirror) lookAtGang(group *schedulingapi.PodGroup, now time.Time) (*work, fair.Reason) {
 	g := m.gang(group)
 	if g == nil || !g.open {
-		delete(m.torn, gangID(group))
+		m.closeGang(group)
 	}
 	switch {
 	case g == nil || len(g.core) == 0:
@@ -236,6 +316,12 @@ func (m *Mirror) lookAtGang(group *schedulingapi.PodGroup, now time.Time) (*work
 	}
 	m.finish(g, w, now)
 	return w, ""
+}
+
+// closeGang drops what is known of a gang that was let in.
+func (m *Mirror) closeGang(group *schedulingapi.PodGroup) {
+	delete(m.torn, gangID(group))
+	delete(m.turns, gangID(group))
 }
 
 // finish notes what the Pods of a gang have still to be given that others of it
@@ -281,6 +367,9 @@ func (m *Mirror) each(a fair.Action) []fair.Action {
 	g := m.gang(group)
 	if g == nil || a.Kind == fair.Cancel && g.torn {
 		return nil
+	}
+	if a.Kind == fair.Open && !g.open {
+		m.turns[g.id] = m.kindsOf(g.core)
 	}
 	var actions []fair.Action
 	for _, id := range g.core {

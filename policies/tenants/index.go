@@ -49,7 +49,7 @@ func (m *Mirror) setPod(pod *corev1.Pod, gone bool) {
 	if m.pods[id] != nil || !gone {
 		m.bequeath(id, pod)
 	}
-	gone = gone || len(pod.Spec.ResourceClaims) == 0 && !HasGate(pod) && !grouped
+	gone = gone || len(pod.Spec.ResourceClaims) == 0 && pod.Status.ExtendedResourceClaimStatus == nil && !HasGate(pod) && !grouped
 	if other, ok := m.podAt[key]; ok && (other != id || gone) {
 		if other != id && gone {
 			return // of one that was replaced already
@@ -61,6 +61,7 @@ func (m *Mirror) setPod(pod *corev1.Pod, gone bool) {
 	}
 	if old := m.pods[id]; old != nil {
 		m.disown(id, old)
+		m.unindex(id, old)
 	}
 	m.pods[id], m.podAt[key], m.podOf[pod.UID] = pod, id, id
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
@@ -79,12 +80,42 @@ func (m *Mirror) setPod(pod *corev1.Pod, gone bool) {
 		delete(m.asked, id)
 	}
 	m.mark(id)
-	m.eachNamed(pod, func(claim types.NamespacedName) {
-		if m.users[claim] == nil {
-			m.users[claim] = map[string]bool{}
+	eachNamed(pod, func(claim types.NamespacedName) { m.link(m.users, claim, id) })
+	eachMade(pod, func(_ string, claim types.NamespacedName) { m.link(m.made, claim, id) })
+	m.touchOwned(id)
+}
+
+// touchOwned looks again at the claims that say they were made for a Pod.
+func (m *Mirror) touchOwned(id string) {
+	for key := range m.owned[id] {
+		m.touch(m.claims[key])
+	}
+}
+
+// link notes that a Pod has to do with a claim, and looks again at whom it
+// concerns.
+func (m *Mirror) link(index map[types.NamespacedName]map[string]bool, key types.NamespacedName, id string) {
+	if index[key] == nil {
+		index[key] = map[string]bool{}
+	}
+	index[key][id] = true
+	if claim := m.claims[key]; claim != nil {
+		m.touch(claim)
+	}
+}
+
+// unindex takes back what link noted of a Pod.
+func (m *Mirror) unindex(id string, pod *corev1.Pod) {
+	unlink := func(index map[types.NamespacedName]map[string]bool, key types.NamespacedName) {
+		if claim := m.claims[key]; claim != nil {
+			m.touch(claim)
 		}
-		m.users[claim][id] = true
-	})
+		if delete(index[key], id); len(index[key]) == 0 {
+			delete(index, key)
+		}
+	}
+	eachNamed(pod, func(claim types.NamespacedName) { unlink(m.users, claim) })
+	eachMade(pod, func(_ string, claim types.NamespacedName) { unlink(m.made, claim) })
 }
 
 // disown drops a Pod from those of its controller.
@@ -112,24 +143,30 @@ func (m *Mirror) forget(id string) {
 			delete(m.peers, group)
 		}
 	}
-	m.eachNamed(pod, func(claim types.NamespacedName) {
-		if delete(m.users[claim], id); len(m.users[claim]) == 0 {
-			delete(m.users, claim)
-		}
-	})
+	m.unindex(id, pod)
+	m.touchOwned(id)
 }
 
-// eachNamed visits the claims that a Pod names, and looks again at each.
-func (m *Mirror) eachNamed(pod *corev1.Pod, visit func(types.NamespacedName)) {
+// eachNamed visits the claims that a Pod names.
+func eachNamed(pod *corev1.Pod, visit func(claim types.NamespacedName)) {
 	for _, ref := range pod.Spec.ResourceClaims {
-		if ref.ResourceClaimName == nil {
-			continue
+		if ref.ResourceClaimName != nil {
+			visit(types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimName})
 		}
-		key := types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimName}
-		visit(key)
-		if claim := m.claims[key]; claim != nil && ownerID(claim) == "" {
-			m.dirty[claimID(claim)] = true
+	}
+}
+
+// eachMade visits the claims that were made for a Pod, as its status says, which
+// no tenant can write: by the name of the reference, and one for extended
+// resources by no name.
+func eachMade(pod *corev1.Pod, visit func(ref string, claim types.NamespacedName)) {
+	for _, s := range pod.Status.ResourceClaimStatuses {
+		if s.ResourceClaimName != nil {
+			visit(s.Name, types.NamespacedName{Namespace: pod.Namespace, Name: *s.ResourceClaimName})
 		}
+	}
+	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
+		visit("", types.NamespacedName{Namespace: pod.Namespace, Name: s.ResourceClaimName})
 	}
 }
 
@@ -165,13 +202,14 @@ func (m *Mirror) setClaim(claim *resourceapi.ResourceClaim, gone bool) {
 
 // touch looks again at all that a claim concerns.
 func (m *Mirror) touch(claim *resourceapi.ResourceClaim) {
+	m.dirty[claimID(claim)] = true
 	if id := ownerID(claim); id != "" {
 		m.mark(id)
-		return
 	}
-	m.dirty[claimID(claim)] = true
-	for id := range m.users[keyOf(claim)] {
-		m.mark(id)
+	for _, index := range []map[types.NamespacedName]map[string]bool{m.users, m.made} {
+		for id := range index[keyOf(claim)] {
+			m.mark(id)
+		}
 	}
 }
 
@@ -183,6 +221,9 @@ func (m *Mirror) setGroup(group *schedulingapi.PodGroup, gone bool) {
 		}
 		m.dirty[gangID(old)] = true
 		delete(m.podOf, old.UID)
+		if gone || old.UID != group.UID {
+			m.closeGang(old)
+		}
 	}
 	put(m.groups, key, group, gone)
 	if !gone {

@@ -36,8 +36,9 @@ type Mirror struct {
 	podAt     map[types.NamespacedName]string
 	podOf     map[types.UID]string // and the gang of a PodGroup's
 	claims    map[types.NamespacedName]*resourceapi.ResourceClaim
-	owned     map[string]map[types.NamespacedName]bool // claims made for a Pod
+	owned     map[string]map[types.NamespacedName]bool // claims made for a Pod, as they say
 	users     map[types.NamespacedName]map[string]bool // Pods that name a claim
+	made      map[types.NamespacedName]map[string]bool // Pods that a claim was made for, as they say
 	grouped   bool                                     // the cluster serves PodGroups
 	groups    map[types.NamespacedName]*schedulingapi.PodGroup
 	peers     map[types.NamespacedName]map[string]bool // Pods that name a PodGroup
@@ -63,6 +64,8 @@ type Mirror struct {
 
 	// What was asked for of the Pods of gangs and is not to be seen yet.
 	asked map[string]fair.Kind
+	// turns are for whom gangs were let in, until their Pods say so.
+	turns map[string]turn
 	// torn are gangs of which a Pod was evicted: the others have to follow.
 	torn map[string]bool
 	// unfinished is what a Pod has still to be given that its gang has: a restart
@@ -86,10 +89,10 @@ func NewMirror(config Config) (*Mirror, error) {
 		revisions: map[string]*v1alpha1.PolicyRevision{}, tiers: map[string]*tiers{},
 		pods: map[string]*corev1.Pod{}, podAt: map[types.NamespacedName]string{}, podOf: map[types.UID]string{},
 		claims: map[types.NamespacedName]*resourceapi.ResourceClaim{},
-		owned:  map[string]map[types.NamespacedName]bool{}, users: map[types.NamespacedName]map[string]bool{},
+		owned:  map[string]map[types.NamespacedName]bool{}, users: map[types.NamespacedName]map[string]bool{}, made: map[types.NamespacedName]map[string]bool{},
 		groups: map[types.NamespacedName]*schedulingapi.PodGroup{}, peers: map[types.NamespacedName]map[string]bool{},
 		controlled: map[types.UID]map[string]bool{}, estates: map[types.UID]map[string]*estate{}, inherited: map[string]Reclaims{},
-		asked: map[string]fair.Kind{}, torn: map[string]bool{}, unfinished: map[string]fair.Action{},
+		asked: map[string]fair.Kind{}, torn: map[string]bool{}, turns: map[string]turn{}, unfinished: map[string]fair.Action{},
 		dirty: map[string]bool{}, told: map[string]*work{}, given: map[string]fair.Quota{}, capacity: map[string]int64{},
 		blocked: map[string]fair.Reason{}, refused: map[string]error{}, strays: map[string]bool{},
 		spared: map[string]time.Time{}, paused: map[string]time.Time{},

@@ -175,7 +175,7 @@ func (m *Mirror) claimAt(id string) *resourceapi.ResourceClaim {
 		return nil
 	}
 	claim := m.claims[types.NamespacedName{Namespace: parts[1], Name: parts[2]}]
-	if claim == nil || claimID(claim) != id || ownerID(claim) != "" {
+	if claim == nil || claimID(claim) != id {
 		return nil
 	}
 	return claim

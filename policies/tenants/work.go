@@ -114,7 +114,8 @@ func preemptible(pod *corev1.Pod) bool {
 	return pod.Labels[v1alpha1.LabelPolicy] == "" || pod.Labels[v1alpha1.LabelPreemptible] != "false"
 }
 
-// ownerID is the Pod that a claim was made for, or "".
+// ownerID is the Pod that a claim says it was made for, or "". Whoever may
+// update claims can change that: see [Mirror.holder].
 func ownerID(c *resourceapi.ResourceClaim) string {
 	for _, ref := range c.OwnerReferences {
 		if ref.Kind == "Pod" && ptr.Deref(ref.Controller, false) {
@@ -183,6 +184,7 @@ func (m *Mirror) read(id string, pod *corev1.Pod, now time.Time) (w *work, block
 		}
 	}
 	m.hold(w, pod, id)
+	w.entry.Preemptible = w.entry.Preemptible && !m.namesUndecided(pod)
 	if w.policy && w.decided && w.phase == open && len(w.devices) > 0 {
 		w.served = []served{{w.entry.Requests[0].Alternatives[0].Models, w.devices}}
 	}
@@ -216,15 +218,17 @@ func (m *Mirror) hold(w *work, pod *corev1.Pod, id string) {
 		if claim == nil || claim.Status.Allocation == nil {
 			continue
 		}
+		named := ref.ResourceClaimName != nil
+		if named && m.holder(claim) != "" {
+			continue // it counts with the Pod that it was made for
+		}
 		counts := m.count(claim, pod)
 		shared := ""
 		switch {
 		case w.policy && ref.Name == v1alpha1.ClaimRefName:
 			w.decided = true
-		case ownerID(claim) == id:
-			for model, n := range counts {
-				own[model] += n
-			}
+		case !named:
+			add(own, counts)
 		case len(counts) > 0:
 			shared = string(claim.UID)
 			if slices.ContainsFunc(w.entry.Requests, func(r fair.Request) bool { return r.Claim == shared }) {
@@ -234,51 +238,119 @@ func (m *Mirror) hold(w *work, pod *corev1.Pod, id string) {
 				Models: slices.Sorted(maps.Keys(counts)), Count: total(counts),
 			}}})
 		}
-		if at := since(claim, pod); w.started.IsZero() || at.Before(w.started) {
-			w.started = at
-		}
-		for _, model := range slices.Sorted(maps.Keys(counts)) {
-			w.devices = append(w.devices, fair.Devices{Model: model, Count: counts[model], Claim: shared})
+		w.has(claim, pod, counts, shared)
+	}
+	if status := pod.Status.ExtendedResourceClaimStatus; status != nil {
+		claim := m.claims[types.NamespacedName{Namespace: pod.Namespace, Name: status.ResourceClaimName}]
+		if claim != nil && claim.Status.Allocation != nil {
+			counts := m.count(claim, pod)
+			add(own, counts)
+			w.has(claim, pod, counts, "")
 		}
 	}
 	w.entry.Requests = append(w.entry.Requests, held(own)...)
 }
 
+// has adds what a Pod has of a claim.
+func (w *work) has(claim *resourceapi.ResourceClaim, pod *corev1.Pod, counts map[string]int64, shared string) {
+	if at := since(claim, pod); w.started.IsZero() || at.Before(w.started) {
+		w.started = at
+	}
+	for _, model := range slices.Sorted(maps.Keys(counts)) {
+		w.devices = append(w.devices, fair.Devices{Model: model, Count: counts[model], Claim: shared})
+	}
+}
+
+// namesUndecided: the Pod names a claim of which nobody knows yet what it will
+// hold. Should that be devices, they would be shared, and such Pods are not
+// evicted for them: so it must not borrow before.
+func (m *Mirror) namesUndecided(pod *corev1.Pod) bool {
+	undecided := false
+	eachNamed(pod, func(key types.NamespacedName) {
+		claim := m.claims[key]
+		undecided = undecided || claim == nil || claim.Status.Allocation == nil
+	})
+	return undecided
+}
+
+// holder is the Pod that a claim was made for, while that lives, or "". The
+// Pod's status says so; where it says nothing yet, the claim.
+func (m *Mirror) holder(claim *resourceapi.ResourceClaim) string {
+	for _, id := range slices.Sorted(maps.Keys(m.made[keyOf(claim)])) {
+		if !over(m.pods[id]) {
+			return id
+		}
+	}
+	id := ownerID(claim)
+	pod := m.pods[id]
+	if over(pod) {
+		return ""
+	}
+	for _, ref := range pod.Spec.ResourceClaims {
+		if ref.ResourceClaimName == nil && m.claimOf(pod, id, ref) == claim {
+			return id
+		}
+	}
+	return ""
+}
+
+// restOf is the ID by which a claim counts that no Pod has which lives and has
+// been let in: that of the Pod that it was made for, or its own. "" where one
+// has it.
+func (m *Mirror) restOf(claim *resourceapi.ResourceClaim) string {
+	if m.holder(claim) != "" {
+		return ""
+	}
+	for id := range m.users[keyOf(claim)] {
+		if pod := m.pods[id]; !over(pod) && !HasGate(pod) {
+			return ""
+		}
+	}
+	if id := ownerID(claim); id != "" && over(m.pods[id]) {
+		return id
+	}
+	return claimID(claim)
+}
+
 // left is what is still held although its Pod has ended: for those whom the
 // nodes have not released yet.
 func (m *Mirror) left(id string) *work {
-	own := map[string]int64{}
-	var namespace string
-	var since time.Time
+	var claims []*resourceapi.ResourceClaim
 	for _, key := range slices.SortedFunc(maps.Keys(m.owned[id]), compareKeys) {
-		claim := m.claims[key]
-		for model, n := range m.count(claim, m.pods[id]) {
-			own[model] += n
+		if claim := m.claims[key]; m.restOf(claim) == id {
+			claims = append(claims, claim)
 		}
-		namespace, since = claim.Namespace, claim.CreationTimestamp.UTC()
 	}
-	return m.remains(id, namespace, since, own)
+	return m.remains(id, m.pods[id], claims...)
 }
 
-// leftOf is the same of a claim that no Pod owns, while no Pod that runs uses it.
+// leftOf is the same of a claim that belongs to no Pod.
 func (m *Mirror) leftOf(claim *resourceapi.ResourceClaim) *work {
-	for id := range m.users[keyOf(claim)] {
-		if pod := m.pods[id]; !over(pod) && !HasGate(pod) {
-			return nil
-		}
+	if id := claimID(claim); m.restOf(claim) == id {
+		return m.remains(id, nil, claim)
 	}
-	return m.remains(claimID(claim), claim.Namespace, claim.CreationTimestamp.UTC(), m.count(claim, nil))
+	return nil
 }
 
-func (m *Mirror) remains(id, namespace string, created time.Time, own map[string]int64) *work {
+// remains are claims whose devices are on their way back, unless something uses
+// them that is no Pod.
+func (m *Mirror) remains(id string, pod *corev1.Pod, claims ...*resourceapi.ResourceClaim) *work {
+	own := map[string]int64{}
+	w := &work{phase: releasing, decided: true, entry: fair.Entry{ID: id, Created: time.Unix(0, 0).UTC()}} // nobody's turn depends on it
+	for _, claim := range claims {
+		add(own, m.count(claim, pod))
+		w.entry.Tenant, _ = m.tenant(claim.Namespace)
+		if !claim.CreationTimestamp.IsZero() {
+			w.entry.Created = claim.CreationTimestamp.UTC()
+		}
+		if slices.ContainsFunc(claim.Status.ReservedFor, func(c resourceapi.ResourceClaimConsumerReference) bool { return c.Resource != "pods" }) {
+			w.phase = open
+		}
+	}
 	if total(own) == 0 {
 		return nil
 	}
-	tenant, _ := m.tenant(namespace)
-	if created.IsZero() {
-		created = time.Unix(0, 0).UTC() // nobody's turn depends on it
-	}
-	w := &work{phase: releasing, decided: true, entry: fair.Entry{ID: id, Tenant: tenant, Created: created, Requests: held(own)}}
+	w.entry.Requests = held(own)
 	for _, model := range slices.Sorted(maps.Keys(own)) {
 		w.devices = append(w.devices, fair.Devices{Model: model, Count: own[model]})
 	}
@@ -294,12 +366,18 @@ func held(own map[string]int64) []fair.Request {
 	return requests
 }
 
-// claimOf finds the claim that a Pod's reference means.
+// claimOf finds the claim that a Pod's reference means: what the Pod's status
+// says, and where it says nothing yet, what claims say, the first by name.
 func (m *Mirror) claimOf(pod *corev1.Pod, id string, ref corev1.PodResourceClaim) *resourceapi.ResourceClaim {
 	if ref.ResourceClaimName != nil {
 		return m.claims[types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimName}]
 	}
-	for key := range m.owned[id] {
+	for _, s := range pod.Status.ResourceClaimStatuses {
+		if s.Name == ref.Name {
+			return m.claims[types.NamespacedName{Namespace: pod.Namespace, Name: ptr.Deref(s.ResourceClaimName, "")}]
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(m.owned[id]), compareKeys) {
 		if claim := m.claims[key]; claim.Annotations[resourceapi.PodResourceClaimAnnotation] == ref.Name {
 			return claim
 		}
@@ -323,6 +401,12 @@ func (m *Mirror) count(claim *resourceapi.ResourceClaim, pod *corev1.Pod) map[st
 		}
 	}
 	return counts
+}
+
+func add(sum, counts map[string]int64) {
+	for model, n := range counts {
+		sum[model] += n
+	}
 }
 
 func total(counts map[string]int64) int64 {

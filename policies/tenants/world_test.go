@@ -235,7 +235,13 @@ func (w *world) edit(p *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
 
 // opened is the Pod after the gate was opened.
 func (w *world) opened(p *corev1.Pod) *corev1.Pod {
-	return w.edit(p, func(p *corev1.Pod) { p.Spec.SchedulingGates = nil })
+	turn := w.mirror.TurnOf(IDOf(p.Namespace, p.Name, p.UID))
+	return w.edit(p, func(p *corev1.Pod) {
+		p.Spec.SchedulingGates = nil
+		if turn != "" {
+			metav1.SetMetaDataAnnotation(&p.ObjectMeta, v1alpha1.AnnotationTurn, turn)
+		}
+	})
 }
 
 func (w *world) terminating(p *corev1.Pod) *corev1.Pod {

@@ -133,7 +133,7 @@ func TestNoticeIsTheControllers(t *testing.T) {
 	policy(t, s, "notice")
 	waitGated(t, s, "notice", "notice", false)
 	dev := as(t, s, "dev")
-	for _, key := range []string{v1alpha1.AnnotationReclaimDeadline, v1alpha1.AnnotationReclaimFor, v1alpha1.AnnotationReclaims, v1alpha1.AnnotationReclaimed} {
+	for _, key := range []string{v1alpha1.AnnotationReclaimDeadline, v1alpha1.AnnotationReclaimFor, v1alpha1.AnnotationReclaims, v1alpha1.AnnotationReclaimed, v1alpha1.AnnotationTurn} {
 		forged := pod("notice", "forged", "notice", func(p *corev1.Pod) { p.Annotations = map[string]string{key: "1"} })
 		apiserver.RequireRefused(t, dev.Create(t.Context(), forged), "ladder-quota-reclaim", "gpuladder.dev/reclaim-deadline", "written by", "not by dev")
 	}

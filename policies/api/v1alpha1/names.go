@@ -50,6 +50,10 @@ const (
 	AnnotationReclaimed = "gpuladder.dev/reclaimed"
 )
 
+// AnnotationTurn is written on the Pods of a gang when their gates are opened: how
+// many Pods of each kind the turn was for, in JSON.
+const AnnotationTurn = "gpuladder.dev/turn"
+
 // ConditionAccelerator is the condition type on a Pod that says what it got,
 // or why not.
 const ConditionAccelerator = "gpuladder.dev/Accelerator"
