@@ -25,6 +25,12 @@ type Fairness struct {
 type Excess struct {
 	// Jobs that ended in both.
 	Jobs int `json:"jobs"`
+	// SharedSeconds is how long they waited, AloneSeconds how long in the private
+	// cluster; the means beside them, rounded down to milliseconds.
+	SharedSeconds     Spread  `json:"sharedSeconds"`
+	SharedMeanSeconds float64 `json:"sharedMeanSeconds"`
+	AloneSeconds      Spread  `json:"aloneSeconds"`
+	AloneMeanSeconds  float64 `json:"aloneMeanSeconds"`
 	// BoundSeconds is the notice and the release: what guaranteed work may wait
 	// for devices to be taken back.
 	BoundSeconds float64 `json:"boundSeconds"`
@@ -84,6 +90,7 @@ func (a *sample) compare(job *Job, wait, alone, lengthened int64) {
 	if alone+duration > 0 {
 		a.ratios = append(a.ratios, thousandths(wait+duration, alone+duration))
 	}
+	a.shared, a.alone = append(a.shared, wait), append(a.alone, alone)
 	a.excesses = append(a.excesses, max(wait-alone, 0))
 	if wait-alone > a.bound {
 		a.overBound++
@@ -127,10 +134,22 @@ func (a *sample) excess(bound time.Duration) *Excess {
 		return nil
 	}
 	return &Excess{
-		Jobs: len(a.excesses), BoundSeconds: bound.Seconds(), ExcessSeconds: spread(a.excesses, 1000), OverBound: a.overBound,
+		Jobs:          len(a.excesses),
+		SharedSeconds: spread(a.shared, 1000), SharedMeanSeconds: mean(a.shared),
+		AloneSeconds: spread(a.alone, 1000), AloneMeanSeconds: mean(a.alone),
+		BoundSeconds: bound.Seconds(), ExcessSeconds: spread(a.excesses, 1000), OverBound: a.overBound,
 		BeyondSeconds: seconds(a.beyond), OverBeyond: a.overBeyond,
 		SingleBeyondSeconds: seconds(a.singleBeyond), SingleOverBeyond: a.singleOver, Causes: a.why(),
 	}
+}
+
+// mean of times in milliseconds, in seconds.
+func mean(list []int64) float64 {
+	var sum int64
+	for _, ms := range list {
+		sum += ms
+	}
+	return seconds(sum / max(int64(len(list)), 1))
 }
 
 // explain looks for the cause of a job's wait beyond the invariant.

@@ -200,7 +200,7 @@ type sample struct {
 
 	compared                          bool
 	ratios                            []int64 // of finish times, in thousandths, ascending
-	excesses                          []int64 // ascending
+	excesses, shared, alone           []int64 // ascending
 	overBound, overBeyond, singleOver int
 	bound, beyond, singleBeyond       int64
 	causes                            Causes
@@ -251,6 +251,8 @@ func (s *Simulation) sample(o *Outcome, private *Private, of *int32) *sample {
 	slices.Sort(a.waits)
 	slices.Sort(a.ratios)
 	slices.Sort(a.excesses)
+	slices.Sort(a.shared)
+	slices.Sort(a.alone)
 	slices.Sort(a.promises)
 	return a
 }
