@@ -88,6 +88,45 @@ func TestExplainFromCluster(t *testing.T) {
 	}
 }
 
+// Of a Pod at a gate there is no record; explain looks at the Pod and says so.
+func TestExplainAtAGate(t *testing.T) {
+	gated := func(name string, gates ...string) map[string]any {
+		var list []any
+		for _, g := range gates {
+			list = append(list, map[string]any{"name": g})
+		}
+		return map[string]any{
+			"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "namespace": "team-a"},
+			"spec": map[string]any{"schedulingGates": list},
+		}
+	}
+	const pods = "/api/v1/namespaces/team-a/pods/"
+	config := apiServer(t, map[string][]map[string]any{
+		"namespaces/team-a/allocationdecisions": {record("r-1", "again", "2026-11-01T00:00:01.000000Z", "the first of its name")},
+	}, map[string]map[string]any{
+		pods + "turn": gated("turn", "gpuladder.dev/quota"), pods + "own": gated("own", "example.com/own"), pods + "free": gated("free"),
+		pods + "both": gated("both", "example.com/own", "gpuladder.dev/quota"), pods + "again": gated("again", "gpuladder.dev/quota"),
+	})
+	for pod, want := range map[string]string{
+		"turn": "no AllocationDecision about Pod team-a/turn: it waits at the gate gpuladder.dev/quota for its tenant's turn, and no scheduler has looked at it; ask why with `kubectl get ",
+		"own":  "no AllocationDecision about Pod team-a/own: it waits until its scheduling gates are taken off: example.com/own, and no scheduler has looked at it\n",
+		"both": "for its tenant's turn, and until its other scheduling gates are taken off: example.com/own, and no scheduler",
+		"free": "was it scheduled by ladder-scheduler",
+	} {
+		if r := ladder(t, "explain", pod, "--kubeconfig", config).want(t, 1); !strings.Contains(r.stderr, want) || r.stdout != "" {
+			t.Errorf("%s: stderr %q, stdout %q, want %q", pod, r.stderr, r.stdout, want)
+		}
+	}
+	if r := ladder(t, "explain", "turn", "--kubeconfig", config).want(t, 1); !strings.Contains(r.stderr, "| ladder quota explain turn -n team-a -f -`") {
+		t.Errorf("stderr %q has no command that says why", r.stderr)
+	}
+	// The record of an earlier Pod of that name is no answer for this one.
+	r := ladder(t, "explain", "again", "--kubeconfig", config).want(t, 0)
+	if !strings.Contains(r.stderr, "the record is of an earlier Pod of this name") || !strings.Contains(r.stdout, "the first of its name") {
+		t.Errorf("stderr %q, stdout %q", r.stderr, r.stdout)
+	}
+}
+
 func TestPolicyShowFromCluster(t *testing.T) {
 	spec := map[string]any{"tiers": []any{map[string]any{"name": "h100", "models": []any{"H100"}}}}
 	revision := func(policy string, n int) map[string]any {

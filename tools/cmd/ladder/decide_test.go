@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -138,6 +139,46 @@ func TestNothingToDecide(t *testing.T) {
 	}
 	if !strings.HasPrefix(r.stderr, "warning: no Pod of the input waits for devices") {
 		t.Errorf("stderr %q", r.stderr)
+	}
+}
+
+// A Pod at a gate is named, is not decided and takes no device from others.
+func TestGatedPodsAreNotDecided(t *testing.T) {
+	const quota, own = ", schedulingGates: [{name: gpuladder.dev/quota}]", ", schedulingGates: [{name: example.com/own}]"
+	in := write(t, t.TempDir(), "in.yaml", node+waiting("a", quota)+waiting("b", "")+waiting("c", own)+waiting("d", quota+", nodeName: node-1"))
+	r := ladder(t, "decide", "-f", in, "-o", "json").want(t, 3)
+	if got := pods(t, r); got != "b:h100" {
+		t.Errorf("decided %q, want b alone", got)
+	}
+	var l decision.List
+	if err := json.Unmarshal([]byte(r.stdout), &l); err != nil {
+		t.Fatal(err)
+	}
+	want := []decision.Gated{{Namespace: "t", Pod: "a", Gates: []string{"gpuladder.dev/quota"}}, {Namespace: "t", Pod: "c", Gates: []string{"example.com/own"}}}
+	if !reflect.DeepEqual(l.Gated, want) {
+		t.Errorf("gated %+v, want %+v", l.Gated, want)
+	}
+	r = ladder(t, "decide", "-f", in).want(t, 3)
+	for _, want := range []string{
+		"t/a  Gated: waits at the gate gpuladder.dev/quota for its tenant's turn (`ladder quota explain a -n t` says why)\n",
+		"t/c  Gated: waits until its scheduling gates are taken off: example.com/own\n",
+		"1 Pod: 1 allocated, 0 pending, 0 unsatisfiable; 2 at a gate, not decided\n",
+	} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("%q is not said:\n%s", want, r.stdout)
+		}
+	}
+	alone := write(t, t.TempDir(), "in.yaml", node+waiting("a", quota))
+	if r := ladder(t, "decide", "-f", alone).want(t, 3); r.stderr != "" {
+		t.Errorf("stderr %q", r.stderr)
+	}
+	for pod, want := range map[string]string{
+		"a": "the Pod t/a waits at the gate gpuladder.dev/quota for its tenant's turn, and no scheduler looks at it; ask why with `ladder quota explain a -n t`",
+		"c": "the Pod t/c waits until its scheduling gates are taken off: example.com/own, and no scheduler looks at it",
+	} {
+		if r := ladder(t, "explain", pod, "-f", in).want(t, 1); !strings.Contains(r.stderr, want) || r.stdout != "" {
+			t.Errorf("stderr %q, stdout %q", r.stderr, r.stdout)
+		}
 	}
 }
 

@@ -92,7 +92,7 @@ func (c *Client) LastDecision(ctx context.Context, namespace, pod string) (*v1al
 		return nil, err
 	}
 	if newest == nil {
-		return nil, fmt.Errorf("no AllocationDecision about Pod %s/%s; was it scheduled by %s, and not longer ago than records are kept?", namespace, pod, v1alpha1.SchedulerName)
+		return nil, c.noDecision(ctx, namespace, pod)
 	}
 	return newest, nil
 }

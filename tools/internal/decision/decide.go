@@ -20,6 +20,8 @@ const allExamples = -1
 // List is what `ladder decide` prints in JSON and YAML.
 type List struct {
 	Decisions []*decide.Decision `json:"decisions"`
+	// Gated are the Pods that were not decided, since they stand at a gate.
+	Gated []Gated `json:"gated,omitempty"`
 }
 
 // decideFlags are the flags of decide.
@@ -43,9 +45,11 @@ for devices in order of priority (higher first), creation, namespace and name,
 and decides them one after another. No cluster is needed or changed.
 
 The same input gives the same bytes, in whatever order its documents stand. A
-Pod without a creationTimestamp counts as created at the evaluation time.
-Exit code 0: every Pod got its devices, or none waits; 3: some did not; 2: bad
-input.`,
+Pod without a creationTimestamp counts as created at the evaluation time. A Pod
+at a scheduling gate, such as that of its tenant, is named and not decided, as
+no scheduler looks at it.
+Exit code 0: every Pod got its devices, or none waits; 3: some did not, or stand
+at a gate; 2: bad input.`,
 		Example: `  # What would the cluster decide now?
   kubectl get nodes,namespaces,pods,resourceslices,devicetaintrules,deviceclasses,resourceclaims,acceleratorpolicies,policyrevisions,tenantquotas -A -o yaml | {{ladder}} decide -f -
 
@@ -94,20 +98,24 @@ func (f *decideFlags) run(s command.Streams) (err error) {
 			return command.Failed(err)
 		}
 	}
-	if len(decisions) == 0 {
+	held := gated(set)
+	if len(decisions)+len(held) == 0 {
 		s.Warn("no Pod of the input waits for devices: none is without a node and has the label %s or resourceClaims", v1alpha1.LabelPolicy)
 	}
-	if err := f.format.Write(s.Out, List{decisions}, func(w io.Writer) error {
+	if err := f.format.Write(s.Out, List{Decisions: decisions, Gated: held}, func(w io.Writer) error {
 		p := printer{Streams: s}
 		for _, d := range decisions {
 			p.short(d)
 		}
-		p.line("%s", summary(decisions))
+		for _, g := range held {
+			p.gated(g)
+		}
+		p.line("%s", summary(decisions, held))
 		return p.flush(w)
 	}); err != nil {
 		return command.Failed(fmt.Errorf("printing decisions, %w", err))
 	}
-	if tally(decisions)[v1alpha1.OutcomeAllocated] < len(decisions) {
+	if tally(decisions)[v1alpha1.OutcomeAllocated] < len(decisions)+len(held) {
 		return &command.Exit{Code: command.CodeNotAllocated}
 	}
 	return nil

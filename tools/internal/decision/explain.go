@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -45,7 +46,11 @@ first, then tier by tier what became of every other device.
 The record comes from the cluster (the Pod's AllocationDecision), from files
 (-f: decided as ` + "`decide`" + ` does, or an AllocationDecision among them), or from a
 bundle or scheduler journal (--bundle). Records in the cluster name a few
-devices for each reason; --all, with files or a bundle, names every one.`,
+devices for each reason; --all, with files or a bundle, names every one.
+
+A Pod at a scheduling gate, such as that of its tenant, has no record: no
+scheduler has looked at it. Explain says so; why it waits there is for
+` + "`quota explain`" + ` to say.`,
 		Example: `  {{ladder}} explain train-0 -n team-a
   {{ladder}} explain team-a/train-0 -f cluster.yaml --all
   {{ladder}} explain train-0 -n team-a --bundle run.jsonl -o json`,
@@ -119,6 +124,10 @@ func (f *explainFlags) fromCluster(ctx context.Context, s command.Streams) (*dec
 	record, err := client.LastDecision(ctx, f.namespace, f.pod)
 	if err != nil {
 		return nil, command.Failed(err)
+	}
+	// Gates can be put on a new Pod only, so one with gates was never decided on.
+	if gates, err := client.GatesOf(ctx, f.namespace, f.pod); err == nil && len(gates) > 0 {
+		s.Warn("the record is of an earlier Pod of this name; the one that is there now %s", cluster.AtGates(gates))
 	}
 	if f.all {
 		s.Warn("records in the cluster name a few devices for each reason; for every one use --bundle with the scheduler's journal%s", at(record))
@@ -205,6 +214,11 @@ func (f *explainFlags) absent(set *manifest.Set) error {
 			return fmt.Errorf("the Pod %s/%s is on node %s already; give its AllocationDecision or the scheduler's journal to see why", pod.Namespace, pod.Name, pod.Spec.NodeName)
 		case !manifest.Undecided(pod):
 			return fmt.Errorf("the Pod %s/%s is done or being deleted", pod.Namespace, pod.Name)
+		case slices.Contains(cluster.Gates(pod), v1alpha1.GateQuota):
+			return fmt.Errorf("the Pod %s/%s %s, and no scheduler looks at it; ask why with `ladder quota explain %s -n %s` and the same input",
+				pod.Namespace, pod.Name, cluster.AtGates(cluster.Gates(pod)), pod.Name, pod.Namespace)
+		case len(pod.Spec.SchedulingGates) > 0:
+			return fmt.Errorf("the Pod %s/%s %s, and no scheduler looks at it", pod.Namespace, pod.Name, cluster.AtGates(cluster.Gates(pod)))
 		}
 		return fmt.Errorf("the Pod %s/%s asks for no devices: it has neither the label %s nor resourceClaims", pod.Namespace, pod.Name, v1alpha1.LabelPolicy)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/decide"
+	"gpuladder.dev/ladder/tools/internal/cluster"
 	"gpuladder.dev/ladder/tools/internal/command"
 )
 
@@ -43,6 +44,15 @@ func (p *printer) short(d *decide.Decision) {
 		}
 		p.line("  %-*s  %-11s  %s", width, t.Name, tierWords[t.Outcome], strings.Join(counts, ", "))
 	}
+}
+
+// gated writes a Pod that was not decided in a line.
+func (p *printer) gated(g Gated) {
+	why := ""
+	if slices.Contains(g.Gates, v1alpha1.GateQuota) {
+		why = fmt.Sprintf(" (`ladder quota explain %s -n %s` says why)", g.Pod, g.Namespace)
+	}
+	p.line("%s  %s: %s%s", p.Paint(command.Strong, g.Namespace+"/"+g.Pod), p.Paint(command.Notice, "Gated"), cluster.AtGates(g.Gates), why)
 }
 
 // headline is the outcome in one line.

@@ -35,8 +35,8 @@ type Settings struct {
 	Journal io.Writer
 }
 
-// Run decides every Pod of the set that waits for devices, one after another;
-// each sees what the earlier ones took. Errors are of *manifest.Error, except
+// Run decides every Pod of the set that waits for devices and stands at no
+// scheduling gate, one after another; each sees what the earlier ones took. Errors are of *manifest.Error, except
 // for one of writing the journal.
 func Run(set *manifest.Set, s Settings) ([]*decide.Decision, error) {
 	opts := decide.Options{NodeChecks: decide.BuiltinNodeChecks, Examples: s.Examples}
@@ -116,13 +116,17 @@ func tally(decisions []*decide.Decision) map[v1alpha1.Outcome]int {
 	return n
 }
 
-// summary is the tally in one line.
-func summary(decisions []*decide.Decision) string {
+// summary is the tally in one line, with how many Pods were not decided.
+func summary(decisions []*decide.Decision, held []Gated) string {
 	n := tally(decisions)
 	pods := "Pods"
 	if len(decisions) == 1 {
 		pods = "Pod"
 	}
-	return fmt.Sprintf("%d %s: %d allocated, %d pending, %d unsatisfiable", len(decisions), pods,
+	line := fmt.Sprintf("%d %s: %d allocated, %d pending, %d unsatisfiable", len(decisions), pods,
 		n[v1alpha1.OutcomeAllocated], n[v1alpha1.OutcomePending], n[v1alpha1.OutcomeUnsatisfiable])
+	if len(held) > 0 {
+		line += fmt.Sprintf("; %d at a gate, not decided", len(held))
+	}
+	return line
 }

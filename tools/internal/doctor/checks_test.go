@@ -256,6 +256,17 @@ func TestQuotas(t *testing.T) {
 		requireFindings("quotas error: Namespace team-a belongs to the TenantQuotas a and b and c")
 }
 
+func TestMigrations(t *testing.T) {
+	p := well(t)
+	for _, name := range []string{"to-dra", "back"} {
+		p.with(&v1alpha1.DeviceMigration{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.DeviceMigrationSpec{Policy: "h100-first", Waves: []int32{100}}})
+	}
+	p.requireFindings("migrations warning: 2 DeviceMigrations are there: back, to-dra")
+	if err := p.examine().exit(); err != nil {
+		t.Errorf("ends with %v, want that a warning is no error", err)
+	}
+}
+
 // The names that the checks look for are those that the platform uses.
 func TestNames(t *testing.T) {
 	objects, err := catalog.DefaultGuard().Objects()

@@ -142,3 +142,19 @@ func checkQuotas(f *facts) []Finding {
 	}
 	return found
 }
+
+// checkMigrations tells of what looks as if something happened, and does not.
+func checkMigrations(f *facts) []Finding {
+	if len(f.migrations) == 0 {
+		return nil
+	}
+	var there []string
+	for i := range f.migrations {
+		there = append(there, f.migrations[i].Name)
+	}
+	return []Finding{{
+		Severity: Warning, Summary: fmt.Sprintf("%d DeviceMigrations are there: %s", len(there), names(there)),
+		Meaning: "Nothing acts on a DeviceMigration yet: no workload and no node is moved.",
+		Action:  "Move nodes by their label gpuladder.dev/stack (docs/install.md), and delete the DeviceMigrations.",
+	}}
+}

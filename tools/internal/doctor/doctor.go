@@ -67,7 +67,8 @@ It looks at the server's version and APIs, feature gates as far as they can be
 told, the kinds and whether they are this version's, the components and their
 leases, two schedulers over the same devices and the guard between them, GPUs
 that a node offers twice, device classes and taint rules that reach further than
-they seem to, policies that are not ready, and namespaces of two tenants.
+they seem to, policies that are not ready, namespaces of two tenants, and
+migrations, which nothing acts on yet.
 
 Exit codes: 0 nothing bad, 1 findings of severity error, 2 something could not be
 checked.`,
@@ -123,6 +124,7 @@ func checks() []check {
 		{"taint-rules", checkTaintRules},
 		{"policies", checkPolicies},
 		{"quotas", checkQuotas},
+		{"migrations", checkMigrations},
 	}
 }
 

@@ -58,7 +58,7 @@ func well(t *testing.T) *patient {
 		served: map[schema.GroupVersion][]string{
 			resourcev1.SchemeGroupVersion:              {"resourceclaims", "resourceclaims/status", "resourceclaimtemplates", "resourceslices", "deviceclasses", "devicetaintrules"},
 			admissionregistrationv1.SchemeGroupVersion: {"validatingadmissionpolicies", "validatingadmissionpolicybindings", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings"},
-			v1alpha1.GroupVersion:                      {"acceleratorpolicies", "tenantquotas"},
+			v1alpha1.GroupVersion:                      {"acceleratorpolicies", "tenantquotas", "devicemigrations"},
 		},
 	}
 	for _, doc := range crds.All() {
@@ -157,7 +157,7 @@ func (p *patient) clients() (*dynamicfake.FakeDynamicClient, *fakediscovery.Fake
 		nodesGVR: "NodeList", podsGVR: "PodList", leasesGVR: "LeaseList", deploymentsGVR: "DeploymentList", daemonSetsGVR: "DaemonSetList",
 		slicesGVR: "ResourceSliceList", classesGVR: "DeviceClassList", claimsGVR: "ResourceClaimList", rulesGVR: "DeviceTaintRuleList",
 		guardsGVR: "ValidatingAdmissionPolicyList", bindingsGVR: "ValidatingAdmissionPolicyBindingList", kindsGVR: "CustomResourceDefinitionList",
-		policiesGVR: "AcceleratorPolicyList", quotasGVR: "TenantQuotaList",
+		policiesGVR: "AcceleratorPolicyList", quotasGVR: "TenantQuotaList", migrationsGVR: "DeviceMigrationList",
 	}, objects...)
 	d.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		err := p.refuse[action.GetVerb()+" "+action.GetResource().Resource]

@@ -44,6 +44,7 @@ type facts struct {
 	kinds       []unstructured.Unstructured // Ladder's CustomResourceDefinitions
 	policies    []v1alpha1.AcceleratorPolicy
 	quotas      []v1alpha1.TenantQuota
+	migrations  []v1alpha1.DeviceMigration
 	probe       probe
 
 	unread []unread
@@ -82,6 +83,7 @@ var (
 	kindsGVR       = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	policiesGVR    = v1alpha1.GroupVersion.WithResource("acceleratorpolicies")
 	quotasGVR      = v1alpha1.GroupVersion.WithResource("tenantquotas")
+	migrationsGVR  = v1alpha1.GroupVersion.WithResource("devicemigrations")
 )
 
 // Labels of what is looked for among Pods, Deployments and DaemonSets.
@@ -126,6 +128,7 @@ func gather(ctx context.Context, d dynamic.Interface, served discovery.Discovery
 	f.bindings = list[admissionregistrationv1.ValidatingAdmissionPolicyBinding](r, bindingsGVR, "")
 	f.policies = list[v1alpha1.AcceleratorPolicy](r, policiesGVR, "")
 	f.quotas = list[v1alpha1.TenantQuota](r, quotasGVR, "")
+	f.migrations = list[v1alpha1.DeviceMigration](r, migrationsGVR, "")
 	for _, kind := range r.list(kindsGVR, "") {
 		if group, _, _ := unstructured.NestedString(kind.Object, "spec", "group"); group == v1alpha1.GroupName {
 			f.kinds = append(f.kinds, kind)

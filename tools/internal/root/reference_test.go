@@ -21,7 +21,7 @@ const referencePage = "../../../docs/reference/cli.md"
 // The page in docs is what the help texts say; -update rewrites it.
 func TestReferencePage(t *testing.T) {
 	var page bytes.Buffer
-	page.WriteString("# The ladder command\n\nMade from the help texts by `go tool mage golden`. Exit codes: 0 done, 1 a difference or finding, 2 bad input or use, 3 (`decide`) some Pods got nothing.\n")
+	page.WriteString("# The ladder command\n\nMade from the help texts by `go tool mage golden`. Exit codes: 0 done, 1 a difference or finding, or it did not work (a file can't be written, the API server does not answer), 2 bad input or use (`doctor`: or something could not be checked), 3 (`decide`) some Pods got nothing.\n")
 	describe(t, &page, newCommand("ladder", command.Streams{}), nil)
 	if *update {
 		if err := os.WriteFile(referencePage, page.Bytes(), 0o644); err != nil {
