@@ -277,8 +277,7 @@ func TestEveryReason(t *testing.T) {
 			}
 		})
 	}
-	// The reasons that a search which ends well gives have their own tests;
-	// StaleVersion is given at bind time only.
+	// The reasons that a search which ends well gives have their own tests.
 	elsewhere := map[v1alpha1.Reason]bool{
 		v1alpha1.ReasonReserved: true, v1alpha1.ReasonTierNotReached: true, v1alpha1.ReasonLowerRank: true, v1alpha1.ReasonSelected: true,
 	}

@@ -26,8 +26,8 @@ type AllocationDecision struct {
 	Spec AllocationDecisionSpec `json:"spec,omitzero"`
 }
 
-// AllocationDecisionSpec is the record; the same fields make one line of the
-// audit log and one entry of `ladder decide -o json`.
+// AllocationDecisionSpec is the record; the same fields make one entry of
+// `ladder decide -o json`.
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="is immutable"
 // +kubebuilder:validation:XValidation:rule="self.outcome == 'Allocated' || !has(self.tier)",message="may be set only where outcome is Allocated",fieldPath=".tier"

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// DeviceMigration moves workloads from a device plugin to DRA in waves, and
-// back.
+// Nothing acts on it yet. DeviceMigration is to move workloads from a device
+// plugin to DRA in waves, and back.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=ladder,shortName=dmig

@@ -5,7 +5,8 @@
 //   - [PolicyRevision] is one immutable, numbered state of a policy.
 //   - [TenantQuota] says how much of each model a tenant may hold.
 //   - [AllocationDecision] is the record of one decision.
-//   - [DeviceMigration] moves workloads from a device plugin to DRA and back.
+//   - [DeviceMigration] is to move workloads from a device plugin to DRA and
+//     back; nothing acts on it yet.
 //   - [GPUConfig] is what a claim's parameters ask of Ladder's driver; it is no
 //     object of the cluster.
 //

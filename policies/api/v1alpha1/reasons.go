@@ -63,8 +63,6 @@ const (
 	ReasonTopologyUnsatisfied Reason = "TopologyUnsatisfied"
 	// ReasonNotEnoughDevices: the node has fewer eligible devices than the tier's count.
 	ReasonNotEnoughDevices Reason = "NotEnoughDevices"
-	// ReasonStaleVersion: the device's data changed between decision and bind.
-	ReasonStaleVersion Reason = "StaleVersion"
 	// ReasonTierNotReached: a higher tier was chosen, this one was not looked at.
 	ReasonTierNotReached Reason = "TierNotReached"
 	// ReasonLowerRank: eligible, but others come first in the order of choice.

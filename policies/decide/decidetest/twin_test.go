@@ -13,7 +13,7 @@ import (
 )
 
 // mustOccur are the reasons that random clusters must produce often enough for
-// the property tests to mean something. Reserved and StaleVersion need more than a cluster at rest.
+// the property tests to mean something. Reserved needs more than a cluster at rest.
 var mustOccur = []v1alpha1.Reason{
 	v1alpha1.ReasonPoolIncomplete, v1alpha1.ReasonNodeMismatch, v1alpha1.ReasonNodeUnsuitable,
 	v1alpha1.ReasonModelMismatch, v1alpha1.ReasonSelectorNotMatched, v1alpha1.ReasonSelectorError,

@@ -26,7 +26,6 @@ var words = map[v1alpha1.Reason]string{
 	v1alpha1.ReasonGroupNotServed:          "the tier can't serve all Pods of the group",
 	v1alpha1.ReasonTopologyUnsatisfied:     "no set of devices here fits together",
 	v1alpha1.ReasonNotEnoughDevices:        "too few eligible devices on the node",
-	v1alpha1.ReasonStaleVersion:            "changed since it was decided",
 	v1alpha1.ReasonTierNotReached:          "a higher tier was chosen",
 	v1alpha1.ReasonLowerRank:               "eligible, but others come first",
 	v1alpha1.ReasonSelected:                "chosen",
