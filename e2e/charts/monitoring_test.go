@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,9 +24,12 @@ import (
 
 // metric is one that a part registers.
 type metric struct {
-	labels    []string
-	histogram bool
+	labels []string
+	// kind is its type; empty where that is not known.
+	kind string
 }
+
+const histogram = "histogram"
 
 // upstream are metrics that come with kube-scheduler and with Prometheus.
 var upstream = map[string]metric{
@@ -35,10 +39,11 @@ var upstream = map[string]metric{
 
 var descriptor = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
 
-// registered finds the metrics of every part: the scheduler's by their
-// declarations (…Opts{Subsystem: …, Name: …} and the labels after them), since
-// it shows them only once they have a value; controller-runtime's by asking its
-// registry; the driver's by reading them.
+// registered finds the metrics of every part: those of the scheduler, of the
+// controller and of NVIDIA's GPUs by their declarations (…Opts{Subsystem: …,
+// Name: …} and the labels after them), since they are shown only once they have
+// a value; controller-runtime's by asking its registry; the driver's by reading
+// them.
 func registered(t *testing.T) map[string]metric {
 	t.Helper()
 	found := map[string]metric{}
@@ -59,7 +64,9 @@ func registered(t *testing.T) map[string]metric {
 			found[m[1]] = metric{labels: strings.Split(m[2], ",")}
 		}
 	}
-	declared(t, filepath.Join(repository(t), "scheduler"), found)
+	for _, module := range []string{"scheduler", "controllers", "drivers/nvml"} {
+		declared(t, filepath.Join(repository(t), module), found)
+	}
 	exposed(t, runningParts(t)["ladder-driver"].metrics, found)
 	return found
 }
@@ -84,11 +91,13 @@ func exposed(t *testing.T, url string, found map[string]metric) {
 		}
 	}
 	for _, m := range typeLine.FindAllStringSubmatch(body, -1) {
-		found[m[1]] = metric{labels: labels[m[1]], histogram: m[2] == "histogram"}
+		slices.Sort(labels[m[1]])
+		found[m[1]] = metric{labels: slices.Compact(labels[m[1]]), kind: m[2]}
 	}
 }
 
-// declared adds the metrics that the Go files of a module declare.
+// declared adds the metrics that the Go files of a module declare, by Opts or by
+// a function of the same file that makes a metric of a name and labels.
 func declared(t *testing.T, module string, found map[string]metric) {
 	t.Helper()
 	err := filepath.WalkDir(module, func(path string, d fs.DirEntry, err error) error {
@@ -114,26 +123,32 @@ func declared(t *testing.T, module string, found map[string]metric) {
 			}
 			return true
 		})
+		makers := makers(file, constants)
 		ast.Inspect(file, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok || len(call.Args) == 0 {
 				return true
 			}
-			name, histogram := metricName(call.Args[0], constants)
-			if name == "" {
-				return true
-			}
-			m := metric{histogram: histogram}
-			if len(call.Args) > 1 {
-				if list, ok := call.Args[1].(*ast.CompositeLit); ok {
-					for _, element := range list.Elts {
-						if text, ok := literal(element, constants); ok {
-							m.labels = append(m.labels, text)
-						}
+			if function, ok := call.Fun.(*ast.Ident); ok && makers[function.Name].kind != "" {
+				if name, ok := literal(call.Args[0], constants); ok {
+					maker := makers[function.Name]
+					found[prometheus.BuildFQName(maker.namespace, maker.subsystem, name)] = metric{
+						kind: maker.kind, labels: literals(call.Args[min(2, len(call.Args)):], constants), // after the help
 					}
 				}
+				return true
 			}
-			found[name] = m
+			o := optsOf(call.Args[0], constants)
+			if o.name == "" {
+				return true
+			}
+			m := metric{kind: o.kind}
+			if len(call.Args) > 1 {
+				if list, ok := call.Args[1].(*ast.CompositeLit); ok {
+					m.labels = literals(list.Elts, constants)
+				}
+			}
+			found[prometheus.BuildFQName(o.namespace, o.subsystem, o.name)] = m
 			return true
 		})
 		return nil
@@ -143,14 +158,41 @@ func declared(t *testing.T, module string, found map[string]metric) {
 	}
 }
 
-// metricName reads …Opts{Namespace, Subsystem, Name}, by value or by address.
-func metricName(e ast.Expr, constants map[string]string) (name string, histogram bool) {
+// opts are what is read of …Opts{Namespace, Subsystem, Name}.
+type opts struct{ kind, namespace, subsystem, name string }
+
+// makers are the functions of a file whose first parameter, a metric's name, goes
+// into the Opts that they make.
+func makers(file *ast.File, constants map[string]string) map[string]opts {
+	found := map[string]opts{}
+	for _, d := range file.Decls {
+		function, ok := d.(*ast.FuncDecl)
+		if !ok || function.Recv != nil || function.Type.Params.NumFields() == 0 || function.Body == nil {
+			continue
+		}
+		const unnamed = "\x00"
+		known := maps.Clone(constants)
+		known[function.Type.Params.List[0].Names[0].Name] = unnamed
+		ast.Inspect(function.Body, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && len(call.Args) > 0 {
+				if o := optsOf(call.Args[0], known); o.name == unnamed {
+					found[function.Name.Name] = o
+				}
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// optsOf reads …Opts{Namespace, Subsystem, Name}, by value or by address.
+func optsOf(e ast.Expr, constants map[string]string) opts {
 	if u, ok := e.(*ast.UnaryExpr); ok {
 		e = u.X
 	}
 	lit, ok := e.(*ast.CompositeLit)
 	if !ok {
-		return "", false
+		return opts{}
 	}
 	kind := ""
 	switch t := lit.Type.(type) {
@@ -159,8 +201,9 @@ func metricName(e ast.Expr, constants map[string]string) (name string, histogram
 	case *ast.Ident:
 		kind = t.Name
 	}
-	if !strings.HasSuffix(kind, "Opts") {
-		return "", false
+	kind, ok = strings.CutSuffix(kind, "Opts")
+	if !ok {
+		return opts{}
 	}
 	parts := map[string]string{}
 	for _, element := range lit.Elts {
@@ -170,10 +213,16 @@ func metricName(e ast.Expr, constants map[string]string) (name string, histogram
 			}
 		}
 	}
-	if parts["Name"] == "" {
-		return "", false
+	return opts{strings.ToLower(kind), parts["Namespace"], parts["Subsystem"], parts["Name"]}
+}
+
+func literals(list []ast.Expr, constants map[string]string) (texts []string) {
+	for _, e := range list {
+		if text, ok := literal(e, constants); ok {
+			texts = append(texts, text)
+		}
 	}
-	return prometheus.BuildFQName(parts["Namespace"], parts["Subsystem"], parts["Name"]), kind == "HistogramOpts"
+	return texts
 }
 
 func literal(e ast.Expr, constants map[string]string) (string, bool) {
@@ -239,7 +288,10 @@ var added = []string{"job", "instance", "pod", "namespace", "le"}
 // Every query parses, and asks for metrics and labels that a part registers.
 func TestQueriesNameRegisteredMetrics(t *testing.T) {
 	known := registered(t)
-	for _, name := range []string{"ladder_requests_total", "ladder_decision_seconds", "ladder_driver_devices", "controller_runtime_reconcile_errors_total"} {
+	for _, name := range []string{
+		"ladder_requests_total", "ladder_decision_seconds", "ladder_driver_devices", "ladder_driver_xids_total",
+		"ladder_tenant_waiting_pods", "ladder_tenant_wait_seconds", "ladder_unhealthy_pods_total", "controller_runtime_reconcile_errors_total",
+	} {
 		if len(known[name].labels) == 0 {
 			t.Fatalf("%s is not found among the metrics: %v", name, sorted(known))
 		}
@@ -277,7 +329,7 @@ func judge(query string, known map[string]metric) (wrong []string) {
 				m, ok := known[name]
 				if base, isBucket := strings.CutSuffix(name, "_bucket"); !ok && isBucket {
 					m, ok = known[base]
-					ok = ok && m.histogram
+					ok = ok && m.kind == histogram
 				}
 				if !ok {
 					wrong = append(wrong, "nobody registers "+name)
@@ -304,7 +356,7 @@ var functions = []string{"rate", "increase", "histogram_quantile", "absent"}
 
 // The judge can find fault.
 func TestJudge(t *testing.T) {
-	known := map[string]metric{"a_total": {labels: []string{"kind"}}, "b_seconds": {histogram: true}}
+	known := map[string]metric{"a_total": {labels: []string{"kind"}}, "b_seconds": {kind: histogram}}
 	for query, says := range map[string]string{
 		"sum by (kind) (rate(a_total[5m])) > 0":                             "",
 		"histogram_quantile(0.9, sum by (le) (rate(b_seconds_bucket[5m])))": "",
@@ -323,9 +375,55 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Each alert says what is wrong, how bad it is, and where to read on.
+// docs/reference/metrics.md lists every metric of Ladder's own, with its type
+// and labels, and no other.
+func TestMetricsReference(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(repository(t), "docs", "reference", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]metric{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(ladder_\\w+)` \\| (\\w+) \\| ([^|]*) \\| .+ \\|$").FindAllStringSubmatch(string(raw), -1) {
+		m := metric{kind: row[2]}
+		for _, label := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(row[3], -1) {
+			m.labels = append(m.labels, label[1])
+		}
+		if _, twice := listed[row[1]]; twice {
+			t.Errorf("%s is listed twice", row[1])
+		}
+		listed[row[1]] = m
+	}
+	own := 0
+	for name, m := range registered(t) {
+		if !strings.HasPrefix(name, "ladder_") {
+			continue
+		}
+		own++
+		doc, ok := listed[name]
+		switch {
+		case !ok:
+			t.Errorf("%s, a %s with the labels %v, is not listed", name, m.kind, m.labels)
+		case doc.kind != m.kind || !slices.Equal(slices.Sorted(slices.Values(doc.labels)), slices.Sorted(slices.Values(m.labels))):
+			t.Errorf("%s is listed as a %s with the labels %v, and is a %s with %v", name, doc.kind, doc.labels, m.kind, m.labels)
+		}
+		delete(listed, name)
+	}
+	for name := range listed {
+		t.Errorf("%s is listed, but nobody registers it", name)
+	}
+	if own < 30 {
+		t.Errorf("only %d metrics were found", own)
+	}
+}
+
+// Each alert says what is wrong, how bad it is, and where to read on, and stands
+// in the runbooks' index.
 func TestAlertsHaveRunbooks(t *testing.T) {
 	used := map[string]bool{}
+	index, err := os.ReadFile(filepath.Join(repository(t), "docs", "runbooks", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, rule := range alerts(t) {
 		name := rule["alert"].(string)
 		url, _, _ := unstructured.NestedString(rule, "annotations", "runbook_url")
@@ -341,8 +439,12 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 		} else if !strings.HasPrefix(string(text), "# "+name+"\n") {
 			t.Errorf("the runbook %s is not about %s", page, name)
 		}
-		if severity, _, _ := unstructured.NestedString(rule, "labels", "severity"); severity != "critical" && severity != "warning" {
+		severity, _, _ := unstructured.NestedString(rule, "labels", "severity")
+		if severity != "critical" && severity != "warning" {
 			t.Errorf("%s has the severity %q", name, severity)
+		}
+		if row := "| [" + name + "](" + page + ") | " + severity + " |"; !strings.Contains(string(index), row) {
+			t.Errorf("docs/runbooks/README.md has no row that begins with %q", row)
 		}
 		if summary, _, _ := unstructured.NestedString(rule, "annotations", "summary"); !strings.HasSuffix(summary, ".") {
 			t.Errorf("%s has the summary %q", name, summary)
