@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/fair"
+	"gpuladder.dev/ladder/policies/fleet"
 )
 
 // data opens one of the traces.
@@ -103,6 +106,85 @@ func TestNotLaterThanAloneOnPhilly(t *testing.T) {
 	}
 	if e := s.Report(p, o).Setups[0].Private; e.OverBeyond == 0 {
 		t.Errorf("fifo keeps guarantees: %+v", e)
+	}
+}
+
+// The whole trace, as docs/reports/simulate.md has it, but for the jobs that are
+// larger than their tenant's guarantee of any model: no tenant waits longer than
+// alone, neither in the mean nor at the median, the 99th percentile or the longest.
+// It takes minutes, so it wants LADDER_DATA to be set.
+func TestNoTenantWaitsLongerThanAloneOnPhilly(t *testing.T) {
+	if os.Getenv("LADDER_DATA") == "" {
+		t.Skip("set LADDER_DATA to the folder of the trace to play all of it")
+	}
+	read := func(name string, each func(document []byte) error) {
+		raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "reports", "simulate", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, document := range bytes.Split(raw, []byte("\n---\n")) {
+			if err := each(document); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+	in := Input{Options: Options{Costs: map[string]int64{"H100": 100, "A100": 50, "L4": 10}}}
+	var err error
+	if in.Fleet, err = fleet.ReadFile(filepath.Join("..", "..", "docs", "reports", "simulate", "fleet.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	read("policy.yaml", func(document []byte) error {
+		policy := &v1alpha1.AcceleratorPolicy{}
+		in.Policies = append(in.Policies, policy)
+		if err := yaml.Unmarshal(document, policy); err != nil {
+			return err
+		}
+		policy.Default()
+		return nil
+	})
+	guaranteed := map[string]int32{}
+	read("quota.yaml", func(document []byte) error {
+		quota := &v1alpha1.TenantQuota{}
+		in.Quotas = append(in.Quotas, quota)
+		if err := yaml.Unmarshal(document, quota); err != nil {
+			return err
+		}
+		quota.Default()
+		for _, m := range quota.Spec.Models {
+			guaranteed[quota.Spec.Namespaces[0]] = max(guaranteed[quota.Spec.Namespaces[0]], m.Guaranteed)
+		}
+		return nil
+	})
+	in.Trace = philly(t, time.Time{}, 82_247, func(j *Job) bool { return j.GPUs <= int(guaranteed[j.Namespace]) })
+	s := newSimulation(t, in)
+	p, err := s.Private(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for mode, holds := range map[fair.Mode]bool{fair.Ladder: true, fair.FIFO: false} {
+		o, err := s.Run(t.Context(), mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var worse []string
+		for _, tenant := range s.Report(p, o).Setups[0].Tenants {
+			e := tenant.Private
+			if e == nil || tenant.Jobs == 0 {
+				t.Fatalf("tenant %s was not compared", tenant.Name)
+			}
+			if e.Jobs != tenant.Jobs {
+				t.Errorf("%d of %d jobs of tenant %s were compared", e.Jobs, tenant.Jobs, tenant.Name)
+			}
+			b := e.BoundSeconds
+			if e.SharedMeanSeconds > e.AloneMeanSeconds+b || e.SharedSeconds.P50 > e.AloneSeconds.P50+b ||
+				e.SharedSeconds.P99 > e.AloneSeconds.P99+b || e.SharedSeconds.Max > e.AloneSeconds.Max+b {
+				worse = append(worse, tenant.Name)
+			}
+		}
+		t.Logf("%s: %d jobs, tenants that wait longer than alone: %q", mode, len(in.Trace.Jobs), worse)
+		if holds != (len(worse) == 0) {
+			t.Errorf("%s: %q wait longer than alone", mode, worse)
+		}
 	}
 }
 
