@@ -30,8 +30,8 @@ const (
 	reasonAllocated = "Allocated"
 )
 
-// An eviction that is held back is asked for again after one second, doubled
-// each time up to a minute.
+// An eviction that is held back is asked for again, and a device that is in no
+// slice looked for, after one second, doubled each time up to a minute.
 const (
 	firstWait   = time.Second
 	longestWait = time.Minute
@@ -112,12 +112,12 @@ func refusal(err error) (words string, refused bool) {
 	return "", false
 }
 
-// wait is how long until a Pod's eviction is asked for again.
+// wait is how long until a Pod is looked at again.
 func (c *Controller) wait(pod types.UID) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := c.refusals[pod]
-	c.refusals[pod]++
+	before := c.waits[pod]
+	c.waits[pod]++
 	if before > 6 { // more doublings than up to the longest wait
 		return longestWait
 	}
@@ -163,29 +163,36 @@ func (c *Controller) end(ctx context.Context, pod *corev1.Pod, p plan) error {
 	return nil
 }
 
-// tellRecovery takes back what was told of a device that is well again.
-func (c *Controller) tellRecovery(ctx context.Context, pod *corev1.Pod) error {
+// tellRecovery takes back what was told of a device that is well again. A device
+// that is in no slice may be as it was: what was told stays, and it is looked
+// for again after the time that is returned.
+func (c *Controller) tellRecovery(ctx context.Context, pod *corev1.Pod) (time.Duration, error) {
 	if existing := v1alpha1.AcceleratorCondition(pod); existing == nil || existing.Reason != ReasonDeviceFailed {
-		return nil
+		return 0, nil
 	}
 	claims, err := allocated.Claims(ctx, c.client, pod)
 	if err != nil {
-		return err
+		return 0, err
 	}
+	missing := false
 	for _, claim := range claims { // another claim of the Pod may have failed as well
-		failed, err := c.failed(ctx, claim.ResourceClaim)
-		if err != nil || len(failed) > 0 {
-			return err
+		state, err := c.state(ctx, claim.ResourceClaim)
+		if err != nil || len(state.failed) > 0 {
+			return 0, err
 		}
+		missing = missing || state.missing
+	}
+	if missing {
+		return c.wait(pod.UID), nil
 	}
 	spec := allocated.Of(pod, claims, nil)
 	message := allocated.Summary(pod, &spec)
 	if err := c.tell(ctx, pod, corev1.ConditionTrue, reasonAllocated, message); err != nil {
-		return err
+		return 0, err
 	}
 	c.forgetPod(pod.UID)
 	c.recorder.Eventf(pod, nil, corev1.EventTypeNormal, "DeviceRecovered", "Recover", "%s", message)
-	return nil
+	return 0, nil
 }
 
 // tell sets the condition gpuladder.dev/Accelerator.

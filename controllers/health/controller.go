@@ -47,8 +47,9 @@ type Controller struct {
 	mu sync.Mutex
 	// told are the claims with Pods that say their device has failed.
 	told sets.Set[types.NamespacedName]
-	// refusals counts, for each Pod, how often in a row its eviction was held back.
-	refusals map[types.UID]int
+	// waits counts, for each Pod, how often in a row its eviction was held back or
+	// its device was in no slice.
+	waits map[types.UID]int
 }
 
 // NewController builds a Controller; c reads claims, slices, rules and
@@ -56,7 +57,7 @@ type Controller struct {
 func NewController(clk clock.Clock, c client.Client, reader client.Reader, recorder events.EventRecorder) *Controller {
 	return &Controller{
 		clock: clk, client: c, reader: reader, recorder: recorder,
-		told: sets.New[types.NamespacedName](), refusals: map[types.UID]int{},
+		told: sets.New[types.NamespacedName](), waits: map[types.UID]int{},
 	}
 }
 
@@ -78,14 +79,14 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 	if name, _ := allocated.Policy(claim); name == "" {
 		return reconcile.Result{}, nil // no policy, nothing that onUnhealthy could say
 	}
-	failed, err := c.failed(ctx, claim)
+	state, err := c.state(ctx, claim)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if len(failed) == 0 && !c.wasTold(request.NamespacedName) {
+	if len(state.failed) == 0 && !c.wasTold(request.NamespacedName) {
 		return reconcile.Result{}, nil
 	}
-	plan, err := c.plan(ctx, claim, failed)
+	plan, err := c.plan(ctx, claim, state.failed)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -103,7 +104,7 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err // with the queue's backoff
 	}
-	if len(failed) == 0 {
+	if len(state.failed) == 0 && result.RequeueAfter == 0 {
 		c.forget(request.NamespacedName)
 	} else {
 		c.remember(request.NamespacedName)
@@ -128,7 +129,7 @@ func (c *Controller) treat(ctx context.Context, claim *resourcev1.ResourceClaim,
 		c.forgetPod(consumer.UID)
 		return 0, nil // its devices are on their way back
 	case len(plan.failed) == 0:
-		return 0, c.tellRecovery(ctx, pod)
+		return c.tellRecovery(ctx, pod)
 	case pod.Spec.NodeName == "":
 		return bindingSoon, nil
 	}
@@ -160,7 +161,7 @@ func (c *Controller) forget(claim types.NamespacedName) {
 func (c *Controller) forgetPod(pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.refusals, pod)
+	delete(c.waits, pod)
 }
 
 // Name is the controller's, in metrics, logs and events.

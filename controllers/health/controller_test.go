@@ -137,8 +137,8 @@ func TestRecreateKeepsToBudgets(t *testing.T) {
 		t.Error("the Pod is there still")
 	}
 	w.reconcile("train")
-	if len(w.controller.refusals) != 0 {
-		t.Errorf("remembers %v of a Pod that is gone", w.controller.refusals)
+	if len(w.controller.waits) != 0 {
+		t.Errorf("remembers %v of a Pod that is gone", w.controller.waits)
 	}
 }
 

@@ -42,18 +42,26 @@ func isFailure(taint *resourcev1.DeviceTaint) bool {
 	return taint.Key == v1alpha1.TaintFailed && taint.Effect == resourcev1.DeviceTaintEffectNoExecute
 }
 
-// failed are the failed devices of a claim, the first failure first. A device
-// that a claim merely watches (admin access) is not its own.
-func (c *Controller) failed(ctx context.Context, claim *resourcev1.ResourceClaim) ([]failure, error) {
+// state is how the devices of a claim are.
+type state struct {
+	// failed are those that have failed, the first failure first.
+	failed []failure
+	// missing says that one is in no slice: nobody knows how it is.
+	missing bool
+}
+
+// state reads how the devices of a claim are. A device that a claim merely
+// watches (admin access) is not its own.
+func (c *Controller) state(ctx context.Context, claim *resourcev1.ResourceClaim) (state, error) {
+	var found state
 	if claim.Status.Allocation == nil {
-		return nil, nil
+		return found, nil
 	}
 	var rules resourcev1.DeviceTaintRuleList
 	if err := c.client.List(ctx, &rules); err != nil {
-		return nil, fmt.Errorf("listing taint rules, %w", err)
+		return found, fmt.Errorf("listing taint rules, %w", err)
 	}
 	pools := map[string][]resourcev1.ResourceSlice{}
-	var found []failure
 	for i := range claim.Status.Allocation.Devices.Results {
 		r := &claim.Status.Allocation.Devices.Results[i]
 		if ptr.Deref(r.AdminAccess, false) {
@@ -63,27 +71,27 @@ func (c *Controller) failed(ctx context.Context, claim *resourcev1.ResourceClaim
 		if _, read := pools[key]; !read {
 			var list resourcev1.ResourceSliceList
 			if err := c.client.List(ctx, &list, client.MatchingFields{fieldPool: key}); err != nil {
-				return nil, fmt.Errorf("listing slices of pool %s, %w", key, err)
+				return found, fmt.Errorf("listing slices of pool %s, %w", key, err)
 			}
 			pools[key] = list.Items
 		}
-		if taint := failureOf(r, pools[key], rules.Items); taint != nil {
-			found = append(found, failure{r.Driver, r.Pool, r.Device, *taint})
+		device := newest(pools[key], r.Device)
+		if device == nil {
+			found.missing = true
+			continue
+		}
+		if taint := failureOf(r, device, rules.Items); taint != nil {
+			found.failed = append(found.failed, failure{r.Driver, r.Pool, r.Device, *taint})
 		}
 	}
-	slices.SortStableFunc(found, func(a, b failure) int {
+	slices.SortStableFunc(found.failed, func(a, b failure) int {
 		return cmp.Or(a.since().Compare(b.since()), cmp.Compare(a.driver, b.driver), cmp.Compare(a.pool, b.pool), cmp.Compare(a.device, b.device))
 	})
 	return found, nil
 }
 
 // failureOf is the earliest taint of a device that stands for failure, or nil.
-// A device that is in no slice any more has none.
-func failureOf(r *resourcev1.DeviceRequestAllocationResult, all []resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintRule) *resourcev1.DeviceTaint {
-	device := newest(all, r.Device)
-	if device == nil {
-		return nil
-	}
+func failureOf(r *resourcev1.DeviceRequestAllocationResult, device *resourcev1.Device, rules []resourcev1.DeviceTaintRule) *resourcev1.DeviceTaint {
 	var earliest *resourcev1.DeviceTaint
 	consider := func(taint *resourcev1.DeviceTaint) {
 		if isFailure(taint) && (earliest == nil || taint.TimeAdded != nil && earliest.TimeAdded != nil && taint.TimeAdded.Before(earliest.TimeAdded)) {
@@ -101,23 +109,30 @@ func failureOf(r *resourcev1.DeviceRequestAllocationResult, all []resourcev1.Res
 	return earliest
 }
 
-// newest is a device as the highest generation of its pool has it.
+// newest is a device as the highest generation of its pool has it, or nil. A
+// pool's slices are written one after another: until all of the highest
+// generation are there, a device that is in none of them is as an earlier
+// generation has it.
 func newest(all []resourcev1.ResourceSlice, name string) *resourcev1.Device {
 	var found *resourcev1.Device
-	highest := int64(-1)
+	of, highest := int64(-1), int64(-1) // the generations of found and of the pool
+	var have, want int64                // slices of the highest
 	for i := range all {
 		spec := &all[i].Spec
-		if spec.Pool.Generation < highest {
-			continue
-		}
 		if spec.Pool.Generation > highest {
-			highest, found = spec.Pool.Generation, nil
+			highest, have = spec.Pool.Generation, 0
+		}
+		if spec.Pool.Generation == highest {
+			have, want = have+1, spec.Pool.ResourceSliceCount
 		}
 		for j := range spec.Devices {
-			if spec.Devices[j].Name == name {
-				found = &spec.Devices[j]
+			if spec.Devices[j].Name == name && spec.Pool.Generation > of {
+				found, of = &spec.Devices[j], spec.Pool.Generation
 			}
 		}
+	}
+	if of < highest && have >= want {
+		return nil
 	}
 	return found
 }

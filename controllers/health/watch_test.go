@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,6 +52,9 @@ func TestFailureOf(t *testing.T) {
 		}()}},
 		"in an older generation":        {slices: []resourcev1.ResourceSlice{*slice(1, "gpu-0"), *slice(2)}},
 		"in the newest generation":      {slices: []resourcev1.ResourceSlice{*slice(2, "gpu-0"), *slice(1)}, since: start},
+		"while its pool is written":     {slices: []resourcev1.ResourceSlice{*half(2, "gpu-1"), *half(1, "gpu-0", "gpu-0")}, since: start},
+		"once its pool is written":      {slices: []resourcev1.ResourceSlice{*half(2, "gpu-1"), *half(2, "gpu-0"), *half(1, "gpu-0", "gpu-0")}},
+		"gone from its pool":            {slices: []resourcev1.ResourceSlice{*half(2, "gpu-1"), *half(2, "gpu-2"), *half(1, "gpu-0", "gpu-0")}},
 		"by a rule":                     {slices: []resourcev1.ResourceSlice{*slice(1)}, rules: []resourcev1.DeviceTaintRule{*rule()}, since: start},
 		"by a rule, the earlier counts": {slices: []resourcev1.ResourceSlice{*tainted}, rules: []resourcev1.DeviceTaintRule{*rule()}, since: start},
 		"by the driver, the later":      {slices: []resourcev1.ResourceSlice{*tainted}, since: start.Add(time.Minute)},
@@ -68,7 +73,10 @@ func TestFailureOf(t *testing.T) {
 		"a device in no slice": {rules: []resourcev1.DeviceTaintRule{*rule()}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			taint := failureOf(result, test.slices, test.rules)
+			var taint *resourcev1.DeviceTaint
+			if device := newest(test.slices, result.Device); device != nil {
+				taint = failureOf(result, device, test.rules)
+			}
 			if taint == nil != test.since.IsZero() {
 				t.Fatalf("got %+v", taint)
 			}
@@ -76,6 +84,81 @@ func TestFailureOf(t *testing.T) {
 				t.Errorf("failed since %s, want %s", taint.TimeAdded, test.since)
 			}
 		})
+	}
+}
+
+// half is one of the two slices of a pool, with one device.
+func half(generation int64, device string, failed ...string) *resourcev1.ResourceSlice {
+	s := slice(generation, failed...)
+	s.Name = "n1-" + device
+	s.Spec.Pool.ResourceSliceCount = 2
+	for _, d := range s.Spec.Devices {
+		if d.Name == device {
+			s.Spec.Devices = []resourcev1.Device{d}
+			return s
+		}
+	}
+	s.Spec.Devices = []resourcev1.Device{{Name: device}}
+	return s
+}
+
+// TestSlicesAreWrittenAnew: a failure is not forgotten while the slices of its
+// pool are written one after another, and not either while they are gone.
+func TestSlicesAreWrittenAnew(t *testing.T) {
+	w := newWorld(t, v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyRecreate}, half(1, "gpu-1"))
+	w.evict = func() error { return refused(2) }
+	failed := &resourcev1.ResourceSlice{}
+	if err := w.Get(t.Context(), types.NamespacedName{Name: "n1-1"}, failed); err != nil {
+		t.Fatal(err)
+	}
+	failed.Spec = half(1, "gpu-0", "gpu-0").Spec
+	if err := w.Update(t.Context(), failed); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile("train")
+	w.requireCondition("train", corev1.ConditionFalse, ReasonDeviceFailed, failedDevice)
+	w.said()
+
+	other := &resourcev1.ResourceSlice{}
+	if err := w.Get(t.Context(), types.NamespacedName{Name: "n1-gpu-1"}, other); err != nil {
+		t.Fatal(err)
+	}
+	other.Spec.Pool.Generation = 2
+	if err := w.Update(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	writes, again := w.reconcile("train")
+	w.requireWrites(writes, "evict train")
+	if again <= 0 {
+		t.Error("nothing looks at it again")
+	}
+
+	if err := w.Delete(t.Context(), failed); err != nil {
+		t.Fatal(err)
+	}
+	for range 9 {
+		writes, again = w.reconcile("train")
+		w.requireWrites(writes)
+		if again <= 0 || again > longestWait {
+			t.Errorf("looks for the device again in %s", again)
+		}
+	}
+	w.requireCondition("train", corev1.ConditionFalse, ReasonDeviceFailed, failedDevice)
+	if said := w.said(); len(said) > 0 {
+		t.Errorf("said %q of a device that nobody knows about", said)
+	}
+
+	back := half(2, "gpu-0")
+	if err := w.Create(t.Context(), back); err != nil {
+		t.Fatal(err)
+	}
+	writes, again = w.reconcile("train")
+	w.requireWrites(writes, "status train")
+	if said := w.said(); again != 0 || len(said) != 1 || !strings.HasPrefix(said[0], "Normal DeviceRecovered ") {
+		t.Errorf("when it is back and well: said %q, looks again in %s", said, again)
+	}
+	if len(w.controller.waits) != 0 {
+		t.Errorf("remembers %v of a Pod that is well", w.controller.waits)
 	}
 }
 
