@@ -28,7 +28,8 @@ import (
 )
 
 const (
-	// recheck is how soon a template that Pods still need is looked at again.
+	// recheck is how soon a template is looked at again that Pods still need, or
+	// that finalizers hold.
 	recheck = 15 * time.Second
 	// catchUp is how soon to go on after a write that met a newer object: the
 	// cache only has to catch up.

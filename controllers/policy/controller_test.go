@@ -492,6 +492,48 @@ func TestTemplateIsRepaired(t *testing.T) {
 	requireEqual(t, "writes after deletion", w.reconcile(), []string{"create ResourceClaimTemplate a/p-1"})
 }
 
+// A template that is in the way and being deleted is waited for, without a
+// deletion and an Event each time.
+func TestTemplateThatFinalizersHold(t *testing.T) {
+	foreign := &resourcev1.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p-1", UID: "foreign", Finalizers: []string{"example.com/hold"}},
+	}
+	w := newWorld(t, testPolicy(), namespace("a", nil), foreign)
+	if err := w.Delete(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile()
+	for range 3 {
+		w.writes = nil
+		w.clock.SetTime(w.clock.Now().Add(recheck))
+		result, err := w.controller.Reconcile(t.Context(), w.policy())
+		if err != nil {
+			t.Fatal(err)
+		}
+		requireEqual(t, "writes", w.writes, nil)
+		if result.RequeueAfter != recheck {
+			t.Errorf("comes back after %s, want %s", result.RequeueAfter, recheck)
+		}
+	}
+	w.requireStatus(1, metav1.ConditionFalse, reasonTemplateRefused)
+	for len(w.events.Events) > 0 {
+		if e := <-w.events.Events; strings.Contains(e, "TemplateReplaced") {
+			t.Errorf("said %q", e)
+		}
+	}
+	held := &resourcev1.ResourceClaimTemplate{}
+	if err := w.Get(t.Context(), client.ObjectKeyFromObject(foreign), held); err != nil {
+		t.Fatal(err)
+	}
+	held.Finalizers = nil
+	if err := w.Update(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile()
+	requireEqual(t, "templates", w.templates(), []string{"a/p-1"})
+	w.requireStatus(1, metav1.ConditionTrue, reasonActive)
+}
+
 func TestDeviceClassIsRepaired(t *testing.T) {
 	w := newWorld(t, testPolicy())
 	w.reconcile()

@@ -102,6 +102,11 @@ func oneLine(message string) string {
 // writeStatus writes the status if it changed, and tells of a change of the
 // active revision or of readiness. stored is the policy as it was read.
 func (c *Controller) writeStatus(ctx context.Context, stored, policy *v1alpha1.AcceleratorPolicy) error {
+	was := meta.FindStatusCondition(stored.Status.Conditions, ConditionReady)
+	is := meta.FindStatusCondition(policy.Status.Conditions, ConditionReady)
+	if was != nil && was.Status == is.Status {
+		is.LastTransitionTime = was.LastTransitionTime // it was another one only in between
+	}
 	if apiequality.Semantic.DeepEqual(stored.Status, policy.Status) {
 		return nil
 	}
@@ -113,8 +118,6 @@ func (c *Controller) writeStatus(ctx context.Context, stored, policy *v1alpha1.A
 	if after != before && after != 0 {
 		c.event(policy, corev1.EventTypeNormal, "RevisionActivated", "Activate", "new Pods get revision %d", after)
 	}
-	was := meta.FindStatusCondition(stored.Status.Conditions, ConditionReady)
-	is := meta.FindStatusCondition(policy.Status.Conditions, ConditionReady)
 	if is.Status == metav1.ConditionFalse && (was == nil || was.Reason != is.Reason || was.Message != is.Message) {
 		c.event(policy, corev1.EventTypeWarning, is.Reason, "Reconcile", "%s", is.Message)
 	}

@@ -23,7 +23,7 @@ import (
 // ensureTemplates keeps the templates of every usable revision in every
 // selected namespace, since a Pod may pin any of them, and removes the others.
 // It goes on after an error, so that one namespace can't hold up the rest.
-// waiting says that a template could not be removed yet.
+// waiting says that a template could not be removed or replaced yet.
 func (c *Controller) ensureTemplates(ctx context.Context, policy *v1alpha1.AcceleratorPolicy, h *history) (waiting bool, err error) {
 	namespaces, err := c.selectedNamespaces(ctx, policy)
 	if err != nil {
@@ -42,7 +42,12 @@ func (c *Controller) ensureTemplates(ctx context.Context, policy *v1alpha1.Accel
 	for _, revision := range h.usable() {
 		for _, namespace := range namespaces {
 			key := types.NamespacedName{Namespace: namespace, Name: revision.Name}
-			errs = append(errs, c.ensureTemplate(ctx, policy, revision, namespace, found[key]))
+			err := c.ensureTemplate(ctx, policy, revision, namespace, found[key])
+			if errors.Is(err, errHeld) {
+				setReady(policy, c.clock.Now(), false, reasonTemplateRefused, err.Error())
+				waiting, err = true, nil
+			}
+			errs = append(errs, err)
 			delete(found, key)
 		}
 	}
@@ -82,6 +87,9 @@ func (c *Controller) selectedNamespaces(ctx context.Context, policy *v1alpha1.Ac
 	return names, nil
 }
 
+// errHeld occurs for a template that is in the way and can't be replaced yet.
+var errHeld = errors.New("it is being deleted, and is there until its finalizers are gone")
+
 // ensureTemplate makes a template, or mends it. A template's spec can't be
 // changed, so one with another spec is replaced: it was written by another
 // version of the compiler, or by somebody else before the name was kept for the
@@ -107,6 +115,9 @@ func (c *Controller) ensureTemplate(ctx context.Context, policy *v1alpha1.Accele
 		}
 	}
 	if !apiequality.Semantic.DeepEqual(existing.Spec, want.Spec) {
+		if existing.DeletionTimestamp != nil {
+			return wrapTemplate("replacing", want, errHeld)
+		}
 		if err := c.client.Delete(ctx, existing, client.Preconditions{UID: &existing.UID}); client.IgnoreNotFound(err) != nil {
 			return wrapTemplate("replacing", want, err)
 		}
