@@ -32,6 +32,8 @@ type gpu struct {
 
 	// signals are those of the last reading, or why there is none.
 	signals map[xid.Signal]string
+	// deaf is why its events can't be heard, while they can't.
+	deaf error
 	// troubled is how many readings have failed in a row.
 	troubled int
 	events   []event

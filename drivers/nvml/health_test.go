@@ -318,6 +318,99 @@ func TestEventsThatHang(t *testing.T) {
 	eventually(t, "it is over", func() bool { return len(r.troubles(t, "gpu-18-00")) == 0 })
 }
 
+// TestEventsThatFail: no more does one where they are refused; and what refuses
+// them is asked again.
+func TestEventsThatFail(t *testing.T) {
+	for call, fail := range map[string]func(*node, nvml.Return){
+		"nvmlEventSetCreate":               func(n *node, ret nvml.Return) { n.failing["eventset"] = ret },
+		"nvmlDeviceRegisterEvents":         func(n *node, ret nvml.Return) { n.gpus[0].failing["register"] = ret },
+		"nvmlDeviceGetSupportedEventTypes": func(n *node, ret nvml.Return) { n.gpus[0].failing["supported"] = ret },
+		"nvmlEventSetWait":                 func(n *node, ret nvml.Return) { n.failing["wait"] = ret },
+	} {
+		t.Run(call, func(t *testing.T) {
+			n := newNode(2)
+			create := n.EventSetCreateFunc
+			n.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
+				if ret := n.ret("eventset"); ret != nvml.SUCCESS {
+					return nil, ret
+				}
+				return create()
+			}
+			fail(n, nvml.ERROR_INSUFFICIENT_RESOURCES)
+			r := run(t, n, "", nil)
+			r.pool(t)
+			eventually(t, "it is told", func() bool { return r.troubles(t, "gpu-18-00")["events"].Reason == "EventsTimeout" })
+			if got := r.troubles(t, "gpu-18-00")["events"]; got.Severity != inventory.Suspect || !strings.Contains(got.Message, call+": insufficient resources") {
+				t.Errorf("got %+v", got)
+			}
+			one := strings.HasPrefix(call, "nvmlDevice")
+			if other := r.troubles(t, "gpu-28-00"); (len(other) == 0) != one {
+				t.Errorf("the other GPU has %v", other)
+			}
+			n.change(func() { fail(n, nvml.SUCCESS) })
+			eventually(t, "it is over", func() bool { return len(r.troubles(t, "gpu-18-00")) == 0 })
+			eventually(t, "XIDs are heard", func() bool {
+				select {
+				case n.events <- nvml.EventData{Device: n.gpus[0], EventType: nvml.EventTypeXidCriticalError, EventData: 62, GpuInstanceId: noInstance}:
+				default: // there are some to be heard
+				}
+				return r.troubles(t, "gpu-18-00")["xid"].Reason == "Xid62"
+			})
+		})
+	}
+}
+
+// TestNoEventsAtAll: what has none is not deaf.
+func TestNoEventsAtAll(t *testing.T) {
+	for name, change := range map[string]func(*node){
+		"the library": func(n *node) {
+			n.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
+		},
+		"the GPU":   func(n *node) { n.gpus[0].failing["register"] = nvml.ERROR_NOT_SUPPORTED },
+		"of a kind": func(n *node) { n.gpus[0].events = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(1)
+			change(n)
+			r := run(t, n, "", nil)
+			r.pool(t)
+			n.gpus[0].asked("fields", 20)
+			if got := r.troubles(t, "gpu-18-00"); len(got) > 0 {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+// TestDeafOverASession: NVML that is opened anew is deaf until something is heard.
+func TestDeafOverASession(t *testing.T) {
+	n := newNode(1)
+	hang := make(chan struct{})
+	set, _ := n.EventSetCreate()
+	waits := true
+	n.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) { return hangingSet{set, n, hang, &waits}, nvml.SUCCESS }
+	r := run(t, n, "", func(c *Config) { c.CallLimit = patience })
+	r.pool(t)
+	deaf := func(device string) bool { return r.troubles(t, device)["events"].Reason == "EventsTimeout" }
+	eventually(t, "it is told", func() bool { return deaf("gpu-18-00") })
+	n.change(func() { n.gpus = append(n.gpus, n.newGPU(1)) })
+	eventually(t, "another GPU is found", func() bool {
+		if !deaf("gpu-18-00") {
+			t.Fatal("it is not told any more, although nothing is heard")
+		}
+		return len(r.names(t)) == 2
+	})
+	for range 100 {
+		if !deaf("gpu-18-00") || !deaf("gpu-28-00") {
+			t.Fatal("it is not told any more, although nothing is heard")
+		}
+		time.Sleep(3 * time.Millisecond)
+	}
+	n.change(func() { waits = false })
+	close(hang)
+	eventually(t, "it is over", func() bool { return len(r.troubles(t, "gpu-18-00")) == 0 && len(r.troubles(t, "gpu-28-00")) == 0 })
+}
+
 type hangingSet struct {
 	nvml.EventSet
 	node  *node

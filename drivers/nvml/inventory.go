@@ -3,6 +3,7 @@ package nvml
 // This file answers the driver from what was seen last.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -185,8 +186,8 @@ func (i *Inventory) report() inventory.Report {
 		common := map[xid.Signal]string{}
 		if i.away != nil {
 			common[xid.NVMLUnavailable] = i.away.Error()
-		} else if i.deaf != nil && g.handle != nil {
-			common[xid.EventsTimeout] = i.deaf.Error()
+		} else if deaf := cmp.Or(i.deaf, g.deaf); deaf != nil && g.handle != nil {
+			common[xid.EventsTimeout] = deaf.Error()
 		}
 		g.report(&i.config.Policy.Health, common, &report)
 	}

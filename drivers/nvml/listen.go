@@ -44,37 +44,22 @@ const noInstance = 0xffffffff
 var eventSymbols = []string{"nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait", "nvmlEventSetFree"}
 
 // listen hears events until ctx is done. Without events the GPUs are asked all
-// the same.
+// the same, but a node that should hear them and can't is deaf, and says so
+// until it hears.
 func (i *Inventory) listen(ctx context.Context, s *session, all []found) {
-	logger := klog.FromContext(ctx)
-	for _, symbol := range eventSymbols {
-		if !s.has(symbol) {
-			logger.Info("This version of NVML has no events; XIDs are not seen", "lacks", symbol)
-			return
-		}
-	}
 	calls := caller{worker: i.events, generation: s.calls.generation, limit: i.config.CallLimit}
-	set, err := get(ctx, calls, "nvmlEventSetCreate", s.library.EventSetCreate)
-	if err != nil {
-		if ctx.Err() == nil {
-			logger.Error(err, "Events can't be heard; XIDs are not seen")
-		}
+	set, made := i.eventSet(ctx, s, calls)
+	if !made {
 		return
 	}
 	defer func() {
 		// It may hang, as any call; then the set goes with the process.
 		if err := act(context.WithoutCancel(ctx), calls, "nvmlEventSetFree", set.Free); err != nil {
-			logger.V(2).Info("Freeing the event set failed", "reason", err.Error())
+			klog.FromContext(ctx).V(2).Info("Freeing the event set failed", "reason", err.Error())
 		}
 	}()
-	for n := range all {
-		if all[n].handle == nil {
-			continue
-		}
-		if err := s.register(ctx, &all[n], set); err != nil {
-			logger.Info("Events of a GPU can't be heard", "index", all[n].index, "reason", err.Error())
-		}
-	}
+	left := i.registerAll(ctx, s, all, set)
+	tried, failed := i.config.Clock.Now(), 0
 	// The first version of the call leaves the instance out.
 	instances := s.library.Extensions().LookupSymbol("nvmlEventSetWait_v2") == nil
 	for ctx.Err() == nil {
@@ -84,20 +69,86 @@ func (i *Inventory) listen(ctx context.Context, s *session, all []found) {
 		if ctx.Err() != nil {
 			return
 		}
-		i.heard(ctx, err)
 		switch {
 		case err == nil:
+			failed = 0
+			i.heard(ctx, nil)
 			if !instances {
 				data.GpuInstanceId = noInstance
 			}
 			i.hear(ctx, &data)
 		case errors.Is(err, nvml.ERROR_TIMEOUT):
-			// There was none.
+			failed = 0
+			i.heard(ctx, nil) // there was none
 		default:
+			if failed++; deafens(err, failed) {
+				i.heard(ctx, err)
+			}
 			i.wakeUp() // a GPU may be lost; the others are asked too
 			i.sleep(ctx, eventWait)
 		}
+		if len(left) > 0 && i.config.Clock.Since(tried) >= eventWait {
+			left = i.registerAll(ctx, s, left, set)
+			tried = i.config.Clock.Now()
+		}
 	}
+}
+
+// deafens says whether nothing is heard, after so many waits in a row that have
+// failed. One answer that can't be explained may be chance; a GPU or a library
+// that is gone is seen by other calls.
+func deafens(err error, failed int) bool {
+	var hangs *TimeoutError
+	return errors.As(err, &hangs) || failed > 1 && !isOne(err, lost) && !isOne(err, gone)
+}
+
+// eventSet makes what events are heard with, and tries until it has. It has not
+// where NVML has no events, or when ctx is done.
+func (i *Inventory) eventSet(ctx context.Context, s *session, calls caller) (set nvml.EventSet, made bool) {
+	for _, symbol := range eventSymbols {
+		if !s.has(symbol) {
+			i.heard(ctx, nil)
+			klog.FromContext(ctx).Info("This version of NVML has no events; XIDs are not seen", "lacks", symbol)
+			return nil, false
+		}
+	}
+	for {
+		set, err := get(ctx, calls, "nvmlEventSetCreate", s.library.EventSetCreate)
+		switch {
+		case err == nil:
+			return set, true
+		case ctx.Err() != nil:
+			return nil, false
+		case absent(err):
+			i.heard(ctx, nil)
+			klog.FromContext(ctx).Info("NVML has no events; XIDs are not seen", "reason", err.Error())
+			return nil, false
+		}
+		i.heard(ctx, err)
+		i.sleep(ctx, eventWait)
+	}
+}
+
+// registerAll asks for the events of GPUs, and returns those that have refused.
+func (i *Inventory) registerAll(ctx context.Context, s *session, all []found, set nvml.EventSet) (left []found) {
+	for n := range all {
+		if all[n].handle == nil || ctx.Err() != nil {
+			continue
+		}
+		err := s.register(ctx, &all[n], set)
+		if errors.Is(err, errNoEvents) || absent(err) {
+			klog.FromContext(ctx).Info("A GPU has no events; its XIDs are not seen", "index", all[n].index, "reason", err.Error())
+			err = nil
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			left = append(left, all[n])
+		}
+		i.heardOf(ctx, all[n].handle, err)
+	}
+	return left
 }
 
 func (i *Inventory) wakeUp() {
@@ -106,6 +157,9 @@ func (i *Inventory) wakeUp() {
 	default: // it will be asked anyhow
 	}
 }
+
+// errNoEvents: a GPU offers none that are wanted.
+var errNoEvents = errors.New("it offers none")
 
 // register asks for the events that a GPU offers.
 func (s *session) register(ctx context.Context, f *found, set nvml.EventSet) error {
@@ -119,7 +173,7 @@ func (s *session) register(ctx context.Context, f *found, set nvml.EventSet) err
 		}
 	}
 	if types == 0 {
-		return errors.New("it offers none")
+		return errNoEvents
 	}
 	return act(ctx, f.calls, "nvmlDeviceRegisterEvents", func() nvml.Return { return f.handle.RegisterEvents(types, set) })
 }
@@ -128,16 +182,27 @@ func (s *session) register(ctx context.Context, f *found, set nvml.EventSet) err
 func (i *Inventory) heard(ctx context.Context, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	was := i.deaf
-	i.deaf = nil
-	var hangs *TimeoutError
-	if errors.As(err, &hangs) {
-		i.deaf = hangs
+	if (i.deaf == nil) != (err == nil) {
+		klog.FromContext(ctx).Info("Whether events can be heard has changed", "heard", err == nil, "reason", err)
 	}
-	if (was == nil) != (i.deaf == nil) {
-		klog.FromContext(ctx).Info("Whether events can be heard has changed", "heard", i.deaf == nil)
-		i.changedReport()
+	i.deaf = err
+	i.changedReport()
+}
+
+// heardOf takes in whether events of one GPU can be heard.
+func (i *Inventory) heardOf(ctx context.Context, handle nvml.Device, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, g := range i.gpus {
+		if g.handle == nil || g.handle != handle {
+			continue
+		}
+		if (g.deaf == nil) != (err == nil) {
+			klog.FromContext(ctx).Info("Whether events of a GPU can be heard has changed", "gpu", g.Address.name(), "heard", err == nil, "reason", err)
+		}
+		g.deaf = err
 	}
+	i.changedReport()
 }
 
 // hear takes in an event.

@@ -108,7 +108,7 @@ func (i *Inventory) adopt(ctx context.Context, s *session, all []found) (incompl
 	if i.away != nil {
 		klog.FromContext(ctx).Info("NVIDIA's driver is there", "version", s.driverVersion, "gpus", len(all))
 	}
-	i.away, i.deaf, i.session = nil, nil, s
+	i.away, i.session = nil, s // whether events are heard, the listening tells
 	i.metrics.available.Set(1)
 	for _, g := range i.gpus {
 		g.handle, g.facts, g.instances = nil, nil, nil
