@@ -162,8 +162,8 @@ type published struct {
 	Counters *resourcev1.CounterSet `json:"counters,omitempty"`
 }
 
-// publish makes the devices of a GPU, without those for which instances that
-// nobody knows have taken the place.
+// publish makes the devices of a GPU, without those for which instances that are
+// none of them have taken the place.
 func (f *facts) publish(policy *Publish, sysfs []deviceattribute.MachineModifier, taken []partition) (published, []error) {
 	name := f.Address.name()
 	attributes, missing := f.attributes(sysfs)

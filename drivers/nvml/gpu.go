@@ -38,7 +38,8 @@ type gpu struct {
 	troubled int
 	events   []event
 	// unknown are instances without a claim that were seen once; taken those that
-	// were seen again, whose place is taken.
+	// were seen again, and those of claims that are not published: their place is
+	// taken.
 	unknown, taken []partition
 	instances      []instance
 	// cleaned is set once unknown instances were looked for to be destroyed.

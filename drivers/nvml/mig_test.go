@@ -233,6 +233,53 @@ func TestInstanceOfNobody(t *testing.T) {
 	eventually(t, "its place is free", func() bool { return len(r.names(t)) == 26 })
 }
 
+// TestInstanceThatIsNotPublished: a claim has it from before the configuration
+// was changed, and nothing is published in its place until the claim has ended.
+func TestInstanceThatIsNotPublished(t *testing.T) {
+	for name, test := range map[string]struct {
+		publish Publish
+		held    string
+		kept    []string
+		all     int // once it is gone
+	}{
+		"another profile": {
+			Publish{Profiles: []string{"1g.10gb"}, WholeMIG: new(bool)},
+			"gpu-18-00-mig-3g40gb-9-0",
+			[]string{"gpu-18-00-mig-1g10gb-19-4", "gpu-18-00-mig-1g10gb-19-5", "gpu-18-00-mig-1g10gb-19-6"},
+			7,
+		},
+		"no partitions": {Publish{Partitions: new(bool)}, "gpu-18-00-mig-3g40gb-9-0", nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := splitNode()
+			n.gpus[0].create(9, nvml.GpuInstancePlacement{Start: 0, Size: 4})
+			r := run(t, n, "", func(c *Config) { c.Policy.Publish, c.RemoveUnknown = test.publish, true })
+			held := atomic.Pointer[[]string]{}
+			held.Store(&[]string{test.held})
+			r.SetHeld(func(context.Context) ([]string, error) { return *held.Load(), nil })
+			eventually(t, "its place is hidden", func() bool { return len(r.names(t)) == len(test.kept) })
+			if got := r.names(t); !slices.Equal(got, test.kept) {
+				t.Errorf("there are %v", got)
+			}
+			if len(test.kept) > 0 {
+				counters := r.pool(t).SharedCounters[0].Counters
+				for name, want := range map[string]int64{"multiprocessors": 132 - 60, "memory-slice-3": 0, "memory-slice-4": 1} {
+					if got := counters[name]; got.Value.Value() != want {
+						t.Errorf("%s is %v, want %d", name, got.Value.Value(), want)
+					}
+				}
+			}
+			n.gpus[0].asked("instances", 40)
+			if got := n.gpus[0].made(); len(got) != 1 {
+				t.Errorf("left %v", got)
+			}
+			n.change(func() { n.gpus[0].instances = nil })
+			held.Store(&[]string{})
+			eventually(t, "its place is free", func() bool { return len(r.names(t)) == test.all })
+		})
+	}
+}
+
 // TestInstanceOfNobodyIsDestroyed where that is asked for; those of claims stay,
 // also where it can't be known whose they are.
 func TestInstanceOfNobodyIsDestroyed(t *testing.T) {

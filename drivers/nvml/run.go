@@ -303,10 +303,10 @@ func (i *Inventory) pollOne(ctx context.Context, s *session, g *gpu) error {
 	if ctx.Err() != nil || errors.Is(err, errClosed) {
 		return nil
 	}
-	var unknown []partition
+	var beside others
 	known := false
 	if err == nil && len(profiles) > 0 {
-		unknown, known = i.unknown(ctx, g, seen.instances)
+		beside, known = i.others(ctx, g, seen.instances)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -315,7 +315,7 @@ func (i *Inventory) pollOne(ctx context.Context, s *session, g *gpu) error {
 	}
 	i.take(ctx, g, begun, &seen, err)
 	if known {
-		i.takeUnknown(ctx, s, g, unknown)
+		i.takeOthers(ctx, s, g, beside)
 	}
 	i.changedReport()
 	return nil

@@ -1,7 +1,8 @@
 package nvml
 
-// This file is about MIG instances that no claim has: left over, or made by
-// someone else.
+// This file is about MIG instances that are none of the devices that are
+// published: no claim has them, since they are left over or made by someone
+// else, or a claim has what is not published any more.
 
 import (
 	"context"
@@ -10,71 +11,90 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// unknown are the instances that no claim has. They are asked for before the
-// claims are, so an instance that was made meanwhile is never among them: its
-// claim is recorded first. It is false where it can't be known.
-func (i *Inventory) unknown(ctx context.Context, g *gpu, present []instance) ([]partition, bool) {
+// others are the instances that are none of what is published.
+type others struct {
+	// unknown are those that no claim has.
+	unknown []partition
+	// unpublished are claims', from before the configuration was changed.
+	unpublished []partition
+}
+
+// others finds them among the instances that are there. Those are asked for
+// before the claims are, so an instance that was made meanwhile is never an
+// unknown one: its claim is recorded first. It is false where it can't be known.
+func (i *Inventory) others(ctx context.Context, g *gpu, present []instance) (others, bool) {
+	var found others
 	i.mu.Lock()
 	held, name, facts := i.held, g.Address.name(), g.facts
 	i.mu.Unlock()
 	if held == nil || facts == nil {
-		return nil, false
+		return found, false
 	}
 	if len(present) == 0 {
-		return nil, true
+		return found, true
 	}
 	limited, cancel := context.WithTimeout(ctx, i.config.CallLimit)
 	defer cancel()
 	devices, err := held(limited)
 	if err != nil {
 		klog.FromContext(ctx).V(1).Info("Taking all MIG instances for claims'", "gpu", name, "reason", err.Error())
-		return nil, false
+		return found, false
 	}
+	policy := &i.config.Policy.Publish
 	whole, _ := biggest(facts.Profiles)
-	var unknown []partition
 	for n := range present {
 		p := present[n].partition
-		if slices.Contains(devices, p.name(name)) || p.is(whole) && slices.Contains(devices, name) {
+		published := false
+		switch {
+		case slices.Contains(devices, p.name(name)):
+			published = policy.partitions() && policy.profile(p.Name)
+		case p.is(whole) && slices.Contains(devices, name):
+			published = policy.wholeMIG()
+		default:
+			found.unknown = append(found.unknown, p)
 			continue
 		}
-		unknown = append(unknown, p)
+		if !published {
+			found.unpublished = append(found.unpublished, p)
+		}
 	}
-	return unknown, true
+	return found, true
 }
 
-// takeUnknown takes in instances that no claim has. It believes what it has seen
-// twice, since a claim may just have ended. They are destroyed, if that is
-// asked for and they were there from the start; otherwise their place is taken,
-// until they are gone. mu is held.
-func (i *Inventory) takeUnknown(ctx context.Context, s *session, g *gpu, unknown []partition) {
+// takeOthers takes in instances that are none of what is published. Of those
+// that no claim has it believes what it has seen twice, since a claim may just
+// have ended. They are destroyed, if that is asked for and they were there from
+// the start. The place of the others is taken, until they are gone. mu is held.
+func (i *Inventory) takeOthers(ctx context.Context, s *session, g *gpu, found others) {
 	confirmed := []partition{}
-	for _, p := range unknown {
+	for _, p := range found.unknown {
 		if slices.ContainsFunc(g.unknown, p.is) {
 			confirmed = append(confirmed, p)
 		}
 	}
-	g.unknown = unknown
-	if i.config.RemoveUnknown && !g.cleaned {
-		if len(confirmed) < len(unknown) {
-			return // one more look
-		}
+	g.unknown = found.unknown
+	places := slices.Clone(found.unpublished)
+	switch {
+	case !i.config.RemoveUnknown || g.cleaned:
+		places = append(places, confirmed...)
+	case len(confirmed) == len(found.unknown): // otherwise one more look
 		g.cleaned = true
 		if len(confirmed) > 0 {
 			b := &board{session: s, caller: g.calls.within(i.config.EditLimit), handle: g.handle, profiles: g.facts.Profiles}
 			go i.remove(ctx, g, g.Address.name(), b, confirmed)
-			return
 		}
 	}
-	same := slices.EqualFunc(confirmed, g.taken, func(a, b partition) bool { return a.is(b) })
+	same := slices.EqualFunc(places, g.taken, func(a, b partition) bool { return a.is(b) })
 	if same {
 		return
 	}
-	for _, p := range confirmed {
+	for _, p := range places {
 		if !slices.ContainsFunc(g.taken, p.is) {
-			klog.FromContext(ctx).Info("A MIG instance is there that no claim has: its place is not published", "gpu", g.Address.name(), "profile", p.Name, "start", p.placement.Start)
+			klog.FromContext(ctx).Info("A MIG instance is there that is none of the published devices: nor is its place", "gpu", g.Address.name(), "profile", p.Name, "start", p.placement.Start,
+				"ofAClaim", slices.ContainsFunc(found.unpublished, p.is))
 		}
 	}
-	g.taken = confirmed
+	g.taken = places
 	i.publish(ctx, g)
 	i.tell()
 }
@@ -87,7 +107,7 @@ func (i *Inventory) remove(ctx context.Context, g *gpu, name string, b *board, a
 		// Once more: a claim may have been given it while this waited.
 		present, err := b.find(ctx, p)
 		if err == nil && present != nil {
-			if still, known := i.unknown(ctx, g, []instance{*present}); known && len(still) > 0 {
+			if still, known := i.others(ctx, g, []instance{*present}); known && len(still.unknown) > 0 {
 				err = b.destroy(ctx, present)
 			}
 		}
