@@ -306,3 +306,31 @@ func TestADamagedFileIsEvidence(t *testing.T) {
 	}
 	n.mustPrepare(rival)
 }
+
+// TestEvidenceIsKeptUntilItIsWrittenDown: what a damaged file proves is not lost
+// where the checkpoint can't be written yet.
+func TestEvidenceIsKeptUntilItIsWrittenDown(t *testing.T) {
+	n := newNode(t, 1)
+	claim := n.api.allocate("c", "gpu-0")
+	n.mustPrepare(claim)
+	n.tear(checkpoint.FileName)
+	if err := os.Truncate(n.engine.CDI.Path(claim.UID), 10); err != nil {
+		t.Fatal(err)
+	}
+	n.api.remove("c") // by force
+	inTheWay := filepath.Join(n.data, checkpoint.CorruptFileName)
+	if err := os.MkdirAll(filepath.Join(inTheWay, "more"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.driver().Start(quiet); ClassOf(err) != ClassCheckpoint {
+		t.Fatalf("with the checkpoint in no place to be written it starts: %v", err)
+	}
+	if err := os.RemoveAll(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	rival := n.api.allocate("rival", "gpu-0")
+	if _, err := n.prepare(rival); ClassOf(err) != ClassDeviceHeld {
+		t.Errorf("got %v", err)
+	}
+}

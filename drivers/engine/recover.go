@@ -139,13 +139,7 @@ func (e *Engine) recover(ctx context.Context, loaded checkpoint.Loaded, boot str
 		}
 	}
 	for uid, claim := range files {
-		if claim == nil { // damaged, or of another boot
-			if err := e.CDI.Remove(uid); err != nil {
-				return nil, &Error{Class: ClassCDI, Err: err}
-			}
-			continue
-		}
-		if state.Claims[uid] == nil {
+		if claim != nil && state.Claims[uid] == nil {
 			claim.Evidence, claim.Since = checkpoint.FromCDI, e.Clock.Now().UTC()
 			state.Claims[uid] = claim
 		}
@@ -166,6 +160,16 @@ func (e *Engine) recover(ctx context.Context, loaded checkpoint.Loaded, boot str
 	if loaded.Problem != nil || len(state.Claims) > 0 {
 		logger.Error(loaded.Problem, "Made the checkpoint again", "origin", loaded.Origin, "claims", len(state.Claims))
 		e.Observer.Recovered(loaded.Origin, loaded.Problem, len(state.Claims))
+	}
+	// Only now that it is written what they prove: they are damaged, or of
+	// another boot.
+	for uid, claim := range files {
+		if claim != nil {
+			continue
+		}
+		if err := e.CDI.Remove(uid); err != nil {
+			return nil, &Error{Class: ClassCDI, Err: err}
+		}
 	}
 	return state, nil
 }
