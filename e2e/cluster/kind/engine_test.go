@@ -2,7 +2,9 @@ package kind
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,6 +191,32 @@ func TestCreateThatFails(t *testing.T) {
 	}
 	if s, err := Remembered("lab"); err != nil || s != nil {
 		t.Errorf("it is remembered as %+v, %v", s, err)
+	}
+}
+
+// A creation that takes too long leaves its nodes where they are to be kept, and
+// not otherwise.
+func TestCreateThatIsLate(t *testing.T) {
+	for _, keep := range []bool{true, false} {
+		f := fakeEngine(t)
+		f.Add("lab", "lab-control-plane")
+		c, err := newCluster("lab", dockerAt(t, ""), io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.state = State{Name: "lab", Engine: docker.Docker, Unfinished: true}
+		remember(t, c.state)
+		late := errors.New("it is not ready after a moment")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(late)
+		o := Options{Name: "lab", Image: "node:1", Nodes: DefaultNodes(), Engine: c.engine, Keep: keep}
+		err = c.abandon(ctx, keep, c.create(ctx, o, machine{}))
+		if !errors.Is(err, late) || strings.Contains(err.Error(), "left as they are") != keep {
+			t.Errorf("keep %t: %v", keep, err)
+		}
+		if left := len(f.Nodes()) > 0; left != keep {
+			t.Errorf("keep %t: left are %v", keep, f.Nodes())
+		}
 	}
 }
 

@@ -163,7 +163,8 @@ func nameOf(image string, on docker.Kind, has func(string) bool) string {
 }
 
 // create makes the nodes and lets kubeadm join them. kind's library can't be
-// broken off; it ends by itself when its containers are gone.
+// broken off; it ends by itself when its containers are gone, or with this
+// process where they are to be kept.
 func (c *Cluster) create(ctx context.Context, o Options, m machine) error {
 	o.Image = nameOf(o.Image, c.engine.Kind(), func(image string) bool {
 		return c.engine.Command(ctx, "image", "inspect", image).Run() == nil
@@ -183,13 +184,17 @@ func (c *Cluster) create(ctx context.Context, o Options, m machine) error {
 		return kindError("creating cluster "+o.Name, err)
 	case <-ctx.Done():
 	}
+	late := fmt.Errorf("creating cluster %s, %w", o.Name, context.Cause(ctx))
+	if o.Keep {
+		return late
+	}
 	c.collectLogs(context.WithoutCancel(ctx))
 	removeErr := c.removeNodes(context.WithoutCancel(ctx))
 	select {
 	case <-result:
 	case <-time.After(time.Minute):
 	}
-	return errors.Join(fmt.Errorf("creating cluster %s, %w", o.Name, context.Cause(ctx)), removeErr)
+	return errors.Join(late, removeErr)
 }
 
 // connect makes the clients from the kubeconfig that kind wrote.
