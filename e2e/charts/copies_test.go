@@ -41,12 +41,18 @@ func copied(t *testing.T) map[string]map[string][]byte {
 	}
 	return map[string]map[string][]byte{
 		"crds/files":               pick(crds.FS, "*.yaml"),
-		"policies/files/admission": pick(catalog.FS, "admission/*.yaml"),
+		"policies/files/admission": without(pick(catalog.FS, "admission/*.yaml"), "device-classes.yaml"),
+		"../files":                 pick(catalog.FS, "admission/*.yaml", "device-classes.yaml"),
 		"policies/files/guard":     pick(catalog.FS, "guard/*.yaml", "allocations.yaml", "pods.yaml"),
 		"policies/files/policies":  pick(catalog.FS, "policies/*.yaml"),
 		"driver/files":             pick(catalog.FS, "guard/*.yaml", "slices.yaml"),
 		"controller/files":         pick(catalog.FS, "quota/*.yaml"),
 	}
+}
+
+func without(files map[string][]byte, name string) map[string][]byte {
+	delete(files, name)
+	return files
 }
 
 func TestCopiesAreTheirSources(t *testing.T) {
