@@ -39,6 +39,11 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"policies before their kind":     {[]string{"--set=policies.catalog={h100-first}"}, []string{"policies.catalog", "helm upgrade"}},
 		"ServiceMonitors without a kind": {[]string{"--set=monitoring.serviceMonitors.enabled=true"}, []string{"Prometheus operator first"}},
 		"rules without a kind":           {[]string{"--set=monitoring.alerts.enabled=true"}, []string{"Prometheus operator first"}},
+		"a health period of none":        {[]string{"--set=driver.health.period=0s"}, []string{"health", "period"}},
+		"a health period too long":       {[]string{"--set=driver.health.period=13s"}, []string{"health", "period"}},
+		"a health period of a minute":    {[]string{"--set=driver.health.period=1m"}, []string{"health", "period"}},
+		"no recovery":                    {[]string{"--set=driver.health.recovery=0s"}, []string{"health", "recovery"}},
+		"no recovery in two words":       {[]string{"--set=driver.health.recovery=0m00s"}, []string{"health", "recovery"}},
 		"an old cluster":                 {[]string{"--kube-version=1.36.4"}, []string{"1.37"}},
 	} {
 		for _, program := range []string{binaries.Helm3, binaries.Helm4} {
