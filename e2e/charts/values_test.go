@@ -11,6 +11,9 @@ import (
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
 )
 
+// operator is a cluster with the Prometheus operator.
+const operator = "--api-versions=monitoring.coreos.com/v1/PrometheusRule,monitoring.coreos.com/v1/ServiceMonitor"
+
 // What is not a value, or not a good one, is refused in words that name it.
 func TestBadValuesAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -44,6 +47,9 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"a health period of a minute":    {[]string{"--set=driver.health.period=1m"}, []string{"health", "period"}},
 		"no recovery":                    {[]string{"--set=driver.health.recovery=0s"}, []string{"health", "recovery"}},
 		"no recovery in two words":       {[]string{"--set=driver.health.recovery=0m00s"}, []string{"health", "recovery"}},
+		"a part that no one expects":     {[]string{"--set=monitoring.alerts.expected={driver}"}, []string{"expected"}},
+		"alerts without a source":        {[]string{"--set=monitoring.alerts.enabled=true", operator}, []string{"monitoring.alerts.expected", "monitoring.serviceMonitors.enabled"}},
+		"alerts for a part that is off":  {[]string{"--set=monitoring.alerts.enabled=true,monitoring.serviceMonitors.enabled=true,scheduler.enabled=false", operator}, []string{"monitoring.alerts.expected", "scheduler"}},
 		"an old cluster":                 {[]string{"--kube-version=1.36.4"}, []string{"1.37"}},
 	} {
 		for _, program := range []string{binaries.Helm3, binaries.Helm4} {
