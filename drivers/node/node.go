@@ -59,6 +59,17 @@ type Hardware struct {
 func (o *Options) Run(ctx context.Context, client kubernetes.Interface, found func(context.Context, *Node) (Hardware, error)) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.Background(), "node", o.Name))
 	group, ctx := errgroup.WithContext(ctx)
+	answering := &probes{now: before("waiting for the API server", true)}
+	if o.Metrics != "" {
+		group.Go(func() error { return serve(ctx, o.Metrics, answering) })
+	}
+	group.Go(func() error { return o.drive(ctx, client, found, answering) })
+	return group.Wait()
+}
+
+// drive is Run, but for the serving.
+func (o *Options) drive(ctx context.Context, client kubernetes.Interface, found func(context.Context, *Node) (Hardware, error), answering *probes) error {
+	group, ctx := errgroup.WithContext(ctx)
 	data := o.DataFolder()
 	if err := os.MkdirAll(data, 0o750); err != nil {
 		return fmt.Errorf("making data folder, %w", err)
@@ -73,6 +84,7 @@ func (o *Options) Run(ctx context.Context, client kubernetes.Interface, found fu
 	if err != nil {
 		return err
 	}
+	answering.become(before("the driver is not made yet", false))
 	recorder, stop := recorderFor(ctx, client)
 	defer stop()
 	registry := prometheus.NewRegistry()
@@ -116,9 +128,7 @@ func (o *Options) Run(ctx context.Context, client kubernetes.Interface, found fu
 	if hardware.Run != nil {
 		group.Go(func() error { return hardware.Run(ctx, driver.Engine()) })
 	}
-	if o.Metrics != "" {
-		group.Go(func() error { return serve(ctx, o.Metrics, driver.Handler(registry)) })
-	}
+	answering.become(driver.Handler(registry))
 	return group.Wait()
 }
 

@@ -53,6 +53,17 @@ func place(t *testing.T) (*fake.Clientset, *Options) {
 	return client, o
 }
 
+// freeAddress may be taken by someone else before it is used, which is rare.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
 func poolOf(names ...string) inventory.Pool {
 	var pool inventory.Pool
 	for _, name := range names {
@@ -96,14 +107,7 @@ func TestRun(t *testing.T) {
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.Metrics = listener.Addr().String() // someone else may take it in between, which is rare
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	o.Metrics = freeAddress(t)
 	o.AllowFaults = true
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, ran := make(chan error, 1), make(chan int, 1)
@@ -144,17 +148,11 @@ func TestRun(t *testing.T) {
 	}
 	eventually(t, "the slices are held back", func() bool { return published(t, client) == "" })
 	for path, want := range map[string]string{
-		"healthz": "ok", "readyz": "kubelet has not registered the driver", "metrics": "go_goroutines",
+		"/healthz": "ok", "/readyz": "kubelet has not registered the driver", "/metrics": "go_goroutines",
 	} {
-		response, err := http.Get("http://" + o.Metrics + "/" + path) //nolint:noctx // a test's own server
-		if err != nil {
-			t.Fatal(err)
+		if _, words := answers(t, o.Metrics, path); !strings.Contains(words, want) {
+			t.Errorf("%s is %s", path, words)
 		}
-		body, err := io.ReadAll(response.Body)
-		if err != nil || !strings.Contains(string(body), want) {
-			t.Errorf("%s is %s, %v", path, body, err)
-		}
-		_ = response.Body.Close()
 	}
 	cancel()
 	if err := <-ended; err != nil {
@@ -162,6 +160,60 @@ func TestRun(t *testing.T) {
 	}
 	if left, err := filepath.Glob(filepath.Join(filepath.Dir(o.Plugins), "*", "*", "*.sock")); err != nil || len(left) != 0 {
 		t.Errorf("sockets are left: %v, %v", left, err)
+	}
+}
+
+// answers is the status and the words at a path of the probes.
+func answers(t *testing.T, address, path string) (int, string) {
+	t.Helper()
+	response, err := http.Get("http://" + address + path) //nolint:noctx // a test's own server
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, strings.TrimSpace(string(body))
+}
+
+// TestWaitingIsAlive: a driver that starts while the API server is away is not
+// ended by its probes, and says what it waits for.
+func TestWaitingIsAlive(t *testing.T) {
+	client, o := place(t)
+	o.Metrics = freeAddress(t)
+	away := make(chan struct{})
+	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		select {
+		case <-away:
+			return false, nil, nil
+		default:
+			return true, nil, apierrors.NewServiceUnavailable("it is away")
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- o.Run(ctx, client, func(ctx context.Context, _ *Node) (Hardware, error) {
+			return Hardware{Inventory: driverfake.NewHardware(ctx, poolOf("gpu-0"), nil)}, nil
+		})
+	}()
+	eventually(t, "it is alive", func() bool {
+		code, words := answers(t, o.Metrics, "/healthz")
+		return code == http.StatusOK && words == "waiting for the API server"
+	})
+	if code, words := answers(t, o.Metrics, "/readyz"); code != http.StatusServiceUnavailable || words != "waiting for the API server" {
+		t.Errorf("/readyz is %d, %s", code, words)
+	}
+	close(away)
+	eventually(t, "its sockets answer", func() bool {
+		code, words := answers(t, o.Metrics, "/healthz")
+		return code == http.StatusOK && words == "ok"
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
 	}
 }
 

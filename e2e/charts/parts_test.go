@@ -115,7 +115,7 @@ func runningParts(t *testing.T) map[string]*part {
 		"ladder-controller": run(t, binaries.LadderController, dir, "http://"+ports["controller"], "/metrics", nil,
 			"--kubeconfig="+account(t, "ladder-controller", nil), "--leader-election-namespace="+charts.Namespace,
 			"--metrics-bind-address="+ports["controller"], "--health-probe-bind-address="+ports["controller-health"]),
-		"ladder-driver": run(t, binaries.LadderFakeDriver, dir, "http://"+ports["driver"], "/healthz", nil,
+		"ladder-driver": run(t, binaries.LadderFakeDriver, dir, "http://"+ports["driver"], "/metrics", nil,
 			"node", "--node-name="+gpuNode, "--pod-uid=1", "--kubeconfig="+account(t, "ladder-driver", node),
 			"--plugins-dir="+folder("plugins"), "--registrar-dir="+folder("registry"), "--cdi-dir="+folder("cdi"),
 			"--metrics-address="+ports["driver"]),
