@@ -5,6 +5,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,10 +14,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -64,6 +69,44 @@ func lookUp(ctx context.Context, client kubernetes.Interface, name string) (*cor
 		return nil, fmt.Errorf("looking up node %s, %w", name, err)
 	}
 	return node, nil
+}
+
+// ErrAnotherNode ends Run: the Node was deleted and registered again. Slices are
+// owned by a Node's UID, and those of one that is gone are removed. The next
+// process reads the new one.
+var ErrAnotherNode = errors.New("it was deleted and registered again, and slices of the old one are removed; the driver has to start anew")
+
+// follow watches a Node until ctx is done, or until there is another of its name.
+func follow(ctx context.Context, client kubernetes.Interface, node *corev1.Node) error {
+	another := make(chan types.UID, 1)
+	saw := func(object any) {
+		now, is := object.(*corev1.Node)
+		if !is || now.Name != node.Name || now.UID == node.UID {
+			return
+		}
+		select {
+		case another <- now.UID:
+		default: // one is enough
+		}
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(options *metav1.ListOptions) {
+		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, node.Name).String()
+	}))
+	if _, err := factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: saw, UpdateFunc: func(_, now any) { saw(now) },
+	}); err != nil {
+		return fmt.Errorf("watching node %s, %w", node.Name, err)
+	}
+	watching, stop := context.WithCancel(ctx)
+	factory.StartWithContext(watching)
+	defer factory.Shutdown()
+	defer stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case uid := <-another:
+		return fmt.Errorf("watching node %s, UID %s instead of %s: %w", node.Name, uid, node.UID, ErrAnotherNode)
+	}
 }
 
 // recorderFor makes Events until it is stopped.

@@ -55,7 +55,8 @@ type Hardware struct {
 }
 
 // Run drives a node until ctx is done, with the hardware that found returns once
-// the node's object is known. It waits for an API server that is away.
+// the node's object is known. It waits for an API server that is away. A Node
+// that is registered again ends it with [ErrAnotherNode].
 func (o *Options) Run(ctx context.Context, client kubernetes.Interface, found func(context.Context, *Node) (Hardware, error)) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.Background(), "node", o.Name))
 	group, ctx := errgroup.WithContext(ctx)
@@ -124,6 +125,7 @@ func (o *Options) drive(ctx context.Context, client kubernetes.Interface, found 
 		klog.FromContext(ctx).Info("Faults can be asked for", "socket", o.Socket())
 		group.Go(func() error { return fault.Serve(ctx, listener, on.Faults) })
 	}
+	group.Go(func() error { return follow(ctx, client, object) })
 	group.Go(func() error { return driver.Run(ctx) })
 	if hardware.Run != nil {
 		group.Go(func() error { return hardware.Run(ctx, driver.Engine()) })

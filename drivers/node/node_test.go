@@ -163,6 +163,43 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestTheNodeIsRegisteredAgain: slices of a Node that is gone would be removed
+// as fast as they are written.
+func TestTheNodeIsRegisteredAgain(t *testing.T) {
+	client, o := place(t)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- o.Run(t.Context(), client, func(ctx context.Context, _ *Node) (Hardware, error) {
+			return Hardware{Inventory: driverfake.NewHardware(ctx, poolOf("gpu-0"), nil)}, nil
+		})
+	}()
+	eventually(t, "slices", func() bool { return published(t, client) == "gpu-0/0" })
+	nodes := client.CoreV1().Nodes()
+	if err := nodes.Delete(t.Context(), "n", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("without a Node it ended with %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	for _, again := range []*corev1.Node{
+		{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "uid-2"}}, {ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid-3"}},
+	} {
+		if _, err := nodes.Create(t.Context(), again, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, ErrAnotherNode) || !strings.Contains(err.Error(), "UID uid-3 instead of uid") {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it goes on with the Node that is gone")
+	}
+}
+
 // answers is the status and the words at a path of the probes.
 func answers(t *testing.T, address, path string) (int, string) {
 	t.Helper()
