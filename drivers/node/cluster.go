@@ -76,12 +76,17 @@ func lookUp(ctx context.Context, client kubernetes.Interface, name string) (*cor
 // process reads the new one.
 var ErrAnotherNode = errors.New("it was deleted and registered again, and slices of the old one are removed; the driver has to start anew")
 
-// follow watches a Node until ctx is done, or until there is another of its name.
-func follow(ctx context.Context, client kubernetes.Interface, node *corev1.Node) error {
+// follow watches a Node, and has see look at it, until ctx is done, or until
+// there is another of its name.
+func follow(ctx context.Context, client kubernetes.Interface, node *corev1.Node, see func(*corev1.Node)) error {
 	another := make(chan types.UID, 1)
 	saw := func(object any) {
 		now, is := object.(*corev1.Node)
-		if !is || now.Name != node.Name || now.UID == node.UID {
+		if !is || now.Name != node.Name {
+			return
+		}
+		if now.UID == node.UID {
+			see(now)
 			return
 		}
 		select {

@@ -110,9 +110,12 @@ func (o *Options) drive(ctx context.Context, client kubernetes.Interface, found 
 		HealthPeriod: o.Health, Recovery: o.Recovery, CollectPeriod: o.Collect, StaleAfter: o.Stale,
 		Clock: on.Clock, Registry: registry, Recorder: recorder, Settled: hardware.Settled,
 	}
+	var faulty plugin.Gate
 	if on.Faults != nil {
-		config.Hooks, config.Gate = on.Faults, on.Faults
+		config.Hooks, faulty = on.Faults, on.Faults
 	}
+	stack := newStack(ctx, object, faulty)
+	config.Gate = stack
 	driver, err := plugin.New(ctx, config)
 	if err != nil {
 		return err
@@ -125,7 +128,7 @@ func (o *Options) drive(ctx context.Context, client kubernetes.Interface, found 
 		klog.FromContext(ctx).Info("Faults can be asked for", "socket", o.Socket())
 		group.Go(func() error { return fault.Serve(ctx, listener, on.Faults) })
 	}
-	group.Go(func() error { return follow(ctx, client, object) })
+	group.Go(func() error { return follow(ctx, client, object, func(node *corev1.Node) { stack.see(ctx, node) }) })
 	group.Go(func() error { return driver.Run(ctx) })
 	if hardware.Run != nil {
 		group.Go(func() error { return hardware.Run(ctx, driver.Engine()) })

@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -197,6 +198,31 @@ func TestTheNodeIsRegisteredAgain(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Error("it goes on with the Node that is gone")
+	}
+}
+
+// TestTheGPUsOfTheDevicePlugin are not offered by slices, from the moment that
+// the label says so.
+func TestTheGPUsOfTheDevicePlugin(t *testing.T) {
+	client, o := place(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- o.Run(ctx, client, func(ctx context.Context, _ *Node) (Hardware, error) {
+			return Hardware{Inventory: driverfake.NewHardware(ctx, poolOf("gpu-0"), nil)}, nil
+		})
+	}()
+	eventually(t, "slices", func() bool { return published(t, client) == "gpu-0/0" })
+	for _, step := range []struct{ stack, want string }{{"device-plugin", ""}, {"dra", "gpu-0/0"}, {"device-plugin", ""}} {
+		patch := fmt.Sprintf(`{"metadata": {"labels": {"gpuladder.dev/stack": %q}}}`, step.stack)
+		if _, err := client.CoreV1().Nodes().Patch(t.Context(), "n", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, step.stack, func() bool { return published(t, client) == step.want })
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
 	}
 }
 

@@ -89,7 +89,7 @@ type Config struct {
 	// Registry takes the metrics; Recorder the Events.
 	Registry prometheus.Registerer
 	Recorder events.EventRecorder
-	// Hooks and Gate are nil but for the fake driver's faults.
+	// Hooks are nil but for faults by request. Gate may be nil.
 	Hooks engine.Hooks
 	Gate  Gate
 	// Settled is that of [engine.Config]; nil but where the pool is replaced.
