@@ -3,6 +3,7 @@ package decide
 // Tenants' quotas: what a tenant holds, by model, and what it may still take.
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -17,14 +18,10 @@ type quota struct {
 	models []string
 }
 
-// putQuota replaces the quota of this name. A namespace belongs to one tenant.
-func (st *State) putQuota(obj *v1alpha1.TenantQuota) error {
-	for i, ns := range obj.Spec.Namespaces {
-		if other := st.quotaOf[ns]; other != nil && other.obj.Name != obj.Name {
-			return invalid("TenantQuota", obj, fmt.Sprintf("spec.namespaces[%d]", i),
-				"namespace "+ns+" belongs to TenantQuota "+other.obj.Name)
-		}
-	}
+// putQuota replaces the quota of this name. A namespace belongs to one tenant:
+// where several quotas list it, to the one with the smallest name. All of them
+// are kept, because quotas that change one after another may overlap in between.
+func (st *State) putQuota(obj *v1alpha1.TenantQuota) {
 	st.dropQuota(obj.Name)
 	q := &quota{obj: obj, sum: sumOf("TenantQuota", quotaContent(obj))}
 	for i := range obj.Spec.Models {
@@ -32,10 +29,10 @@ func (st *State) putQuota(obj *v1alpha1.TenantQuota) error {
 	}
 	st.quotas[obj.Name] = q
 	for _, ns := range obj.Spec.Namespaces {
-		st.quotaOf[ns] = q
+		st.claimants[ns] = append(withoutQuota(st.claimants[ns], q), q)
+		slices.SortFunc(st.claimants[ns], func(a, b *quota) int { return cmp.Compare(a.obj.Name, b.obj.Name) })
 	}
 	st.digest.add(&q.sum)
-	return nil
 }
 
 func (st *State) dropQuota(name string) {
@@ -45,9 +42,23 @@ func (st *State) dropQuota(name string) {
 	}
 	delete(st.quotas, name)
 	for _, ns := range q.obj.Spec.Namespaces {
-		delete(st.quotaOf, ns)
+		if st.claimants[ns] = withoutQuota(st.claimants[ns], q); len(st.claimants[ns]) == 0 {
+			delete(st.claimants, ns)
+		}
 	}
 	st.digest.sub(&q.sum)
+}
+
+func withoutQuota(quotas []*quota, q *quota) []*quota {
+	return slices.DeleteFunc(quotas, func(o *quota) bool { return o == q })
+}
+
+// quotaOf returns the quota of the tenant that the namespace belongs to, or nil.
+func (st *State) quotaOf(namespace string) *quota {
+	if quotas := st.claimants[namespace]; len(quotas) > 0 {
+		return quotas[0]
+	}
+	return nil
 }
 
 // charge counts a device of a model for a namespace.
@@ -82,7 +93,7 @@ type budget struct {
 // budgetOf returns the budget of the Pod's tenant, without what is assumed for
 // the Pod itself; with nothing used where fresh is set.
 func (st *State) budgetOf(p *pod, fresh bool) *budget {
-	q := st.quotaOf[p.key.Namespace]
+	q := st.quotaOf(p.key.Namespace)
 	if q == nil {
 		return nil
 	}
@@ -97,6 +108,9 @@ func (st *State) budgetOf(p *pod, fresh bool) *budget {
 		return b
 	}
 	for _, ns := range q.obj.Spec.Namespaces {
+		if st.quotaOf(ns) != q {
+			continue
+		}
 		for m, n := range st.charges[ns] {
 			if i := b.place(m); i >= 0 {
 				b.used[i] += n

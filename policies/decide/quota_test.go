@@ -1,10 +1,12 @@
 package decide
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -32,6 +34,55 @@ func TestUsageSpansTheTenantsNamespaces(t *testing.T) {
 		t.Fatalf("the other namespace has left the tenant: %s", d.Message)
 	}
 	mustPut(t, st, aQuota("b", []string{"team-a-dev"}, upTo("H100", 1))) // free again
+}
+
+// Where two quotas list a namespace it belongs to the one with the smallest
+// name, whichever came first, and to the other when that is gone. Neither is
+// refused, so that the order in which changes are told does not matter.
+func TestOverlappingQuotas(t *testing.T) {
+	loose, strict := aQuota("a", []string{"team-a"}, upTo("H100", 1)), aQuota("b", []string{"team-a", "team-b"}, upTo("H100", 0))
+	objects := []runtime.Object{aNode("n-1"), aSlice("n-1", aGPU("gpu-0", "H100")), ladder(), aPod("p")}
+	limited := func(st *State) bool {
+		t.Helper()
+		return countsOf(t, decideFor(t, st, ask("p")), "h100")[v1alpha1.ReasonQuotaExceeded] > 0
+	}
+	var digests []string
+	for _, quotas := range [][]runtime.Object{{loose, strict}, {strict, loose}} {
+		st := stateOf(t, append(slices.Clone(objects), quotas...)...)
+		if limited(st) {
+			t.Fatal("the quota with the larger name counts")
+		}
+		digests = append(digests, st.Digest())
+		mustDelete(t, st, loose)
+		if !limited(st) {
+			t.Fatal("the namespace has not gone to the other tenant")
+		}
+		mustPut(t, st, loose)
+		mustDelete(t, st, strict)
+		if limited(st) {
+			t.Fatal("the quota that is gone still counts")
+		}
+	}
+	if digests[0] != digests[1] {
+		t.Error("the order of the quotas is in the digest")
+	}
+}
+
+// What a namespace holds is charged to the tenant that it belongs to, and not to
+// another whose quota lists it too.
+func TestOverlappingQuotasChargeOnce(t *testing.T) {
+	st := stateOf(
+		t, aNode("n-1"), aSlice("n-1", aGPU("gpu-0", "H100"), aGPU("gpu-1", "H100")), ladder(), aPod("p"),
+		aQuota("b", []string{"team-a", "shared"}, upTo("H100", 1)), aQuota("a", []string{"shared"}, upTo("H100", 1)),
+		inNamespace("shared", allocated(aClaim("x"), "r", [2]string{"n-1", "gpu-0"})),
+	)
+	if d := decideFor(t, st, ask("p")); d.Outcome != v1alpha1.OutcomeAllocated {
+		t.Fatalf("charged for another tenant: %s", d.Message)
+	}
+	mustDelete(t, st, aQuota("a", nil))
+	if got := countsOf(t, decideFor(t, st, ask("p")), "h100"); got[v1alpha1.ReasonQuotaExceeded] != 1 {
+		t.Fatalf("counts %v", got)
+	}
 }
 
 func TestWholeCountMustFit(t *testing.T) {

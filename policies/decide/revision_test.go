@@ -166,14 +166,13 @@ func TestPutRefusesBadPolicies(t *testing.T) {
 			r.Spec.PolicySpec.Tiers[0].Selectors = []string{"("}
 		})},
 		{"same number twice", "spec.revision", changed(aRevision(9, "a"), func(r *v1alpha1.PolicyRevision) { r.Name = "other" })},
-		{"namespace of another tenant", "spec.namespaces[0]", aQuota("b", []string{"team-a"}, upTo("H100", 1))},
 		{"slice without a pool", "spec.pool.name", changed(aSlice("n-1"), func(s *resourceapi.ResourceSlice) { s.Spec.Pool.Name = "" })},
 		{"device without a name", "spec.devices[0].name", aSlice("n-1", aGPU("", "H100"))},
 		{"no name", "metadata.name", &corev1.Pod{}},
 		{"a kind that is not read", "does not read", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			st := stateOf(t, aQuota("a", []string{"team-a"}, upTo("H100", 1)), aRevision(9, "a"))
+			st := stateOf(t, aRevision(9, "a"))
 			before := st.Digest()
 			err := st.Put(c.obj)
 			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.field) {

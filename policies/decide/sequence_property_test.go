@@ -260,7 +260,7 @@ func checkLimits(t failer, c *decidetest.Cluster, d *decide.Decision) {
 		}
 	}
 	for _, q := range c.Quotas {
-		if !slices.Contains(q.Spec.Namespaces, d.Namespace) || hasAdmin(c, d) {
+		if c.Tenant(d.Namespace) != q || hasAdmin(c, d) {
 			continue
 		}
 		usage := tenantUsage(c, q, devices)
@@ -281,7 +281,7 @@ func metered(id decidetest.DeviceID) bool {
 func tenantUsage(c *decidetest.Cluster, q *v1alpha1.TenantQuota, devices map[decidetest.DeviceID]resourceapi.Device) map[string]int32 {
 	usage := map[string]int32{}
 	for _, claim := range c.Claims {
-		if claim.Status.Allocation == nil || !slices.Contains(q.Spec.Namespaces, claim.Namespace) {
+		if claim.Status.Allocation == nil || c.Tenant(claim.Namespace) != q {
 			continue
 		}
 		for _, r := range claim.Status.Allocation.Devices.Results {

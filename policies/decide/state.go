@@ -88,7 +88,7 @@ type State struct {
 	revisions     map[string]map[int64]*revision
 	revisionNames map[string]*revision
 	quotas        map[string]*quota
-	quotaOf       map[string]*quota // by namespace
+	claimants     map[string][]*quota // by namespace the quotas that list it, by name
 
 	standings      standings
 	cel            *cel.Cache
@@ -136,7 +136,7 @@ func NewState(opts Options) *State {
 		revisions:      map[string]map[int64]*revision{},
 		revisionNames:  map[string]*revision{},
 		quotas:         map[string]*quota{},
-		quotaOf:        map[string]*quota{},
+		claimants:      map[string][]*quota{},
 		standings:      standings{by: map[string]*standing{}, structure: 1},
 		cel:            newExpressions(),
 		alternativeIDs: map[string]int{},
@@ -202,7 +202,7 @@ func (st *State) Put(obj runtime.Object) error {
 	case *v1alpha1.PolicyRevision:
 		return st.putRevision(o)
 	case *v1alpha1.TenantQuota:
-		return st.putQuota(o)
+		st.putQuota(o)
 	default:
 		return fmt.Errorf("%T: the engine does not read this kind, %w", obj, ErrInvalid)
 	}

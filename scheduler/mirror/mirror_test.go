@@ -17,6 +17,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/ptr"
 
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/decide"
 	"gpuladder.dev/ladder/scheduler/view"
 )
 
@@ -184,6 +186,37 @@ func TestRefusedObjectIsRemoved(t *testing.T) {
 	w.slices = []*resourceapi.ResourceSlice{poolSlice("s", "p")}
 	require.NoError(t, m.Sync(nil, w))
 	assert.Equal(t, []string{"put *v1.ResourceSlice s", "delete *v1.ResourceSlice s"}, state.take())
+}
+
+// A namespace that goes from one tenant to another leaves neither without a
+// limit, whichever of the two changes is told first.
+func TestNamespaceChangesItsTenant(t *testing.T) {
+	quota := func(name string, namespaces ...string) *v1alpha1.TenantQuota {
+		return &v1alpha1.TenantQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TenantQuotaSpec{
+			Namespaces: namespaces, Models: []v1alpha1.ModelQuota{{Model: "H100", Limit: ptr.To[int32](1)}},
+		}}
+	}
+	for name, after := range map[string][]*v1alpha1.TenantQuota{
+		"to the smaller name": {quota("a", "y", "x"), quota("b")},
+		"to the larger name":  {quota("a"), quota("b", "y", "x")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := decide.NewState(decide.Options{})
+			for _, q := range after {
+				require.NoError(t, want.Put(q))
+			}
+			state, w := decide.NewState(decide.Options{}), &world{}
+			m := New(state, view.NewInFlight(), klog.Background())
+			m.Note(quota("a", "y"), false)
+			m.Note(quota("b", "x"), false)
+			require.NoError(t, m.Sync(nil, w))
+			for _, q := range after {
+				m.Note(q, false)
+			}
+			require.NoError(t, m.Sync(nil, w))
+			assert.Equal(t, want.Digest(), state.Digest())
+		})
+	}
 }
 
 func TestNotesAndForgetsWaitForSync(t *testing.T) {

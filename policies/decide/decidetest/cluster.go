@@ -1,6 +1,7 @@
 package decidetest
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,6 +96,18 @@ func (c *Cluster) Pending() []types.NamespacedName {
 		}
 	}
 	return out
+}
+
+// Tenant returns the quota of the tenant that the namespace belongs to, or nil:
+// of those that list it the one with the smallest name.
+func (c *Cluster) Tenant(namespace string) *v1alpha1.TenantQuota {
+	var found *v1alpha1.TenantQuota
+	for _, q := range c.Quotas {
+		if slices.Contains(q.Spec.Namespaces, namespace) && (found == nil || q.Name < found.Name) {
+			found = q
+		}
+	}
+	return found
 }
 
 // Pod returns the Pod of that name, or nil.

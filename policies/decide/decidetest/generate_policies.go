@@ -129,7 +129,8 @@ func (d *draw) tiers(s *v1alpha1.AcceleratorPolicySpec) {
 	}
 }
 
-// quotas limits the tenants of every fourth cluster.
+// quotas limits the tenants of every fourth cluster; now and then two quotas list
+// the same namespace.
 func (d *draw) quotas() {
 	if !d.oneIn4("quota") {
 		return
@@ -148,4 +149,11 @@ func (d *draw) quotas() {
 	}
 	q.Default()
 	d.c.Quotas = append(d.c.Quotas, q)
+	if d.oneIn4("overlap") {
+		other := q.DeepCopy()
+		other.Name = pickOne(d, "name", "another", "wider")
+		other.Spec.Namespaces = pickOne(d, "another tenant", []string{"team-b"}, []string{"team-a", "team-b"})
+		other.Spec.Models[0].Limit = ptr.To(int32(1))
+		d.c.Quotas = append(d.c.Quotas, other)
+	}
 }

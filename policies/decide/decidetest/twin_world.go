@@ -226,15 +226,9 @@ func nodeMeant(name *string, all *bool, sel *corev1.NodeSelector, n *corev1.Node
 
 // gatherUse reads the allocations: who has what, and what the Pod's tenant has.
 func (w *world) gatherUse() {
-	namespaces := map[string]bool{}
-	for _, q := range w.cluster.Quotas {
-		if slices.Contains(q.Spec.Namespaces, w.question.Pod.Namespace) {
-			w.limited = true
-			w.limits = q.Spec.Models
-			for _, ns := range q.Spec.Namespaces {
-				namespaces[ns] = true
-			}
-		}
+	tenant := w.cluster.Tenant(w.question.Pod.Namespace)
+	if tenant != nil {
+		w.limited, w.limits = true, tenant.Spec.Models
 	}
 	for _, c := range w.cluster.Claims {
 		if c.Status.Allocation == nil {
@@ -250,7 +244,7 @@ func (w *world) gatherUse() {
 			} else {
 				w.shares[id] = w.shares[id].plus(r.ConsumedCapacity)
 			}
-			if d := w.find(id); d != nil && namespaces[c.Namespace] {
+			if d := w.find(id); d != nil && tenant != nil && w.cluster.Tenant(c.Namespace) == tenant {
 				if place, counts := w.charged(d); counts {
 					w.usage[place]++
 				}
