@@ -33,6 +33,7 @@ func TestDefaultConfig(t *testing.T) {
 	assert.False(t, enabled(profile.Plugins.MultiPoint, names.DynamicResources))
 	assert.True(t, enabled(profile.Plugins.MultiPoint, ladder.Name))
 	assert.False(t, before(profile.Plugins.PostFilter, names.DefaultPreemption, ladder.Name))
+	assert.True(t, before(profile.Plugins.PodGroupPostFilter, ladder.Name, names.DefaultPreemption))
 	assert.False(t, before(profile.Plugins.Bind, names.DefaultBinder, ladder.Name))
 	assert.Equal(t, v1alpha1.SchedulerName, c.LeaderElection.ResourceName, "beside kube-scheduler, not in its place")
 }
@@ -57,9 +58,10 @@ func TestCheckProfile(t *testing.T) {
 		return &config.Plugins{
 			QueueSort: set(ladder.OrderName),
 			PreFilter: set(ladder.Name), Filter: set(ladder.Name), Reserve: set(ladder.Name), PreBind: set(ladder.Name), PostBind: set(ladder.Name),
-			PostFilter: set(ladder.Name, names.DefaultPreemption),
-			Bind:       set(ladder.Name, names.DefaultBinder),
-			Score:      config.PluginSet{Enabled: []config.Plugin{{Name: names.NodeAffinity, Weight: 12}, {Name: ladder.Name, Weight: 13}}},
+			PostFilter:         set(ladder.Name, names.DefaultPreemption),
+			PodGroupPostFilter: set(ladder.Name, names.DefaultPreemption),
+			Bind:               set(ladder.Name, names.DefaultBinder),
+			Score:              config.PluginSet{Enabled: []config.Plugin{{Name: names.NodeAffinity, Weight: 12}, {Name: ladder.Name, Weight: 13}}},
 		}
 	}
 	require.NoError(t, checkProfile(good()))
@@ -67,6 +69,7 @@ func TestCheckProfile(t *testing.T) {
 		"queueSort":      func(p *config.Plugins) { p.QueueSort = set(names.PrioritySort) },
 		"weight":         func(p *config.Plugins) { p.Score.Enabled[1].Weight = 12 },
 		"postFilter":     func(p *config.Plugins) { p.PostFilter = set(names.DefaultPreemption, ladder.Name) },
+		"of groups":      func(p *config.Plugins) { p.PodGroupPostFilter = set(names.DefaultPreemption, ladder.Name) },
 		"bind":           func(p *config.Plugins) { p.Bind = set(names.DefaultBinder) },
 		"missing points": func(p *config.Plugins) { p.Reserve = set() },
 	} {

@@ -39,8 +39,9 @@ func Profile(schedulerName string) configv1.KubeSchedulerProfile {
 			// Plugins enabled by multiPoint alone come after the default
 			// ones. An idle allocation must be taken back before another
 			// Pod is preempted, and the first bind plugin binds.
-			PostFilter: configv1.PluginSet{Enabled: []configv1.Plugin{{Name: ladder.Name}, {Name: names.DefaultPreemption}}},
-			Bind:       configv1.PluginSet{Enabled: []configv1.Plugin{{Name: ladder.Name}, {Name: names.DefaultBinder}}},
+			PostFilter:         configv1.PluginSet{Enabled: []configv1.Plugin{{Name: ladder.Name}, {Name: names.DefaultPreemption}}},
+			PodGroupPostFilter: configv1.PluginSet{Enabled: []configv1.Plugin{{Name: ladder.Name}, {Name: names.DefaultPreemption}}},
+			Bind:               configv1.PluginSet{Enabled: []configv1.Plugin{{Name: ladder.Name}, {Name: names.DefaultBinder}}},
 		},
 	}
 }
@@ -129,6 +130,8 @@ func checkProfile(plugins *config.Plugins) error {
 		return fmt.Errorf("the score weight of %s is %d, it must be above %d, the weights of all others together", ladder.Name, own, others)
 	case before(plugins.PostFilter, names.DefaultPreemption, ladder.Name):
 		return fmt.Errorf("postFilter must list %s before %s", ladder.Name, names.DefaultPreemption)
+	case before(plugins.PodGroupPostFilter, names.DefaultPreemption, ladder.Name):
+		return fmt.Errorf("podGroupPostFilter must list %s before %s", ladder.Name, names.DefaultPreemption)
 	case before(plugins.Bind, names.DefaultBinder, ladder.Name):
 		return fmt.Errorf("bind must list %s before %s", ladder.Name, names.DefaultBinder)
 	}

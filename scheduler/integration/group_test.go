@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -36,14 +38,18 @@ func (c *cluster) startWithGroups(args ...string) (stop func()) {
 }
 
 // addGroup makes a PodGroup that starts with so many Pods.
-func (c *cluster) addGroup(name string, least int32) {
+func (c *cluster) addGroup(name string, least int32, opts ...func(*schedulingv1beta1.PodGroup)) {
 	c.t.Helper()
-	c.create(&schedulingv1beta1.PodGroup{
+	group := &schedulingv1beta1.PodGroup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: schedulingv1beta1.PodGroupSpec{SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{
 			Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: least},
 		}},
-	})
+	}
+	for _, opt := range opts {
+		opt(group)
+	}
+	c.create(group)
 }
 
 func inGroup(name string) podOption {
@@ -129,15 +135,25 @@ func TestGroupWaitsTogether(t *testing.T) {
 	c.addFleet(twoAndFour()...)
 	c.addPolicy("one", ladderOf("H100", "A100"))
 	c.startWithGroups()
+	// Preemption may look for victims below it, and finds that none would help.
+	urgent := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "urgent"}, Value: 10}
+	c.create(urgent)
+	t.Cleanup(func() { _ = c.Delete(context.Background(), urgent) })
 	c.addPod("other", "one")
 	require.Equal(t, "h100-0000/gpu-0", c.placed("other"))
 	c.addPod("another", "one")
 	require.Equal(t, "h100-0000/gpu-1", c.placed("another"))
 
-	c.addGroup("job", 5)
-	job := c.addMembers("job", "one", 5)
+	c.addGroup("job", 5, func(g *schedulingv1beta1.PodGroup) { g.Spec.PriorityClassName = urgent.Name })
+	job := c.addMembers("job", "one", 5, func(p *corev1.Pod) { p.Spec.PriorityClassName = urgent.Name })
 	record := c.record(job[0], v1alpha1.OutcomePending)
 	assert.Equal(t, int32(4), count(record, "t1", v1alpha1.ReasonGroupNotServed))
+	c.eventually(func() error {
+		if text := c.scheduled(job[0]); !strings.HasPrefix(text, "False "+corev1.PodReasonUnschedulable) {
+			return fmt.Errorf("PodScheduled is %q", text)
+		}
+		return nil
+	})
 	for _, name := range job {
 		assert.Empty(t, c.pod(name).Spec.NodeName, name)
 	}
@@ -145,6 +161,40 @@ func TestGroupWaitsTogether(t *testing.T) {
 	assert.ElementsMatch(t, []string{
 		"a100-0000/gpu-0", "a100-0000/gpu-1", "a100-0001/gpu-0", "a100-0001/gpu-1", "more-0000/gpu-0",
 	}, c.placesOf(job))
+}
+
+// What was allocated to a Pod of a group before and can't be used any more, or
+// not on its node, is given back, and the group gets other devices.
+func TestGroupGivesBackWhatItCannotUse(t *testing.T) {
+	for name, spoil := range map[string]func(c *cluster, job []string){
+		"tainted": func(c *cluster, job []string) {
+			c.allocate(job[0]+"-accelerator", v1alpha1.RequestName+"/t0", "h100-0000", "gpu-1")
+			c.taint("h100-0000", "gpu-1")
+		},
+		"gone": func(c *cluster, job []string) {
+			c.allocate(job[0]+"-accelerator", v1alpha1.RequestName+"/t0", "h100-0000", "gpu-7")
+			c.taint("h100-0000", "gpu-1")
+		},
+		"on a node that is full": func(c *cluster, job []string) {
+			c.allocate(job[1]+"-accelerator", v1alpha1.RequestName+"/t0", "h100-0002", "gpu-0")
+			node := &corev1.Node{}
+			require.NoError(c.t, c.Get(c.t.Context(), clusterKey("h100-0002"), node))
+			node.Spec.Unschedulable = true
+			require.NoError(c.t, c.Update(c.t.Context(), node))
+			c.taint("h100-0000", "gpu-1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.addFleet(small(3))
+			c.addPolicy("h100", ladderOf("H100"))
+			c.addGroup("job", 2)
+			job := c.addMembers("job", "h100", 2)
+			spoil(c, job)
+			c.startWithGroups()
+			assert.ElementsMatch(t, []string{"h100-0000/gpu-0", "h100-0001/gpu-0"}, c.placesOf(job))
+		})
+	}
 }
 
 // What other plugins refuse shows only when the Pods are placed: the group then

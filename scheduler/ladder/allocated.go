@@ -68,7 +68,7 @@ func results(claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAlloca
 }
 
 // lost tells that devices of the Pod can't be used any more and parks it;
-// PostFilter gives them back, which wakes it.
+// PostFilter, or PodGroupPostFilter, gives them back, which wakes it.
 func (p *Plugin) lost(pod *corev1.Pod, err error) *fwk.Status {
 	var failure *BindError
 	if !errors.As(err, &failure) {

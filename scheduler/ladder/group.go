@@ -240,9 +240,10 @@ func (p *Plugin) tierOfClaim(pod *corev1.Pod, ref *corev1.PodResourceClaim) stri
 }
 
 // tryNextTier has the group tried without a tier that the engine thought could
-// serve it, where other plugins refused a Pod all of its nodes.
+// serve it, where other plugins refused a Pod all of its nodes. What they refuse a
+// Pod that has devices already is its one node: they are given back first.
 func (p *Plugin) tryNextTier(s *search, d *decide.Decision) {
-	if s.plan == nil || s.plan.tier == nil || len(s.refused) == 0 {
+	if s.plan == nil || s.plan.tier == nil || len(s.refused) == 0 || s.holds() {
 		return
 	}
 	tiers := p.tiers(d)

@@ -74,6 +74,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	}
 	s := begin(state, pod, p.core.clock.Now(), p.core.waiting.resume(pod.UID))
 	s.claims, s.seen.changes = claims, p.core.waiting.version()
+	s.remember(state)
 	if err := p.recheckAllocated(claims); err != nil {
 		return nil, p.lost(pod, err)
 	}

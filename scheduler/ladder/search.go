@@ -2,6 +2,7 @@ package ladder
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -147,6 +148,11 @@ func begin(state fwk.CycleState, pod *corev1.Pod, now time.Time, left *search) *
 	}
 	state.Write(searchKey, s)
 	return s
+}
+
+// holds says whether the Pod has devices already.
+func (s *search) holds() bool {
+	return slices.ContainsFunc(s.claims, func(pc podClaim) bool { return pc.claim.Status.Allocation != nil })
 }
 
 // asked is the Pod as the engine is asked about it.

@@ -65,13 +65,8 @@ func kindOf(pod *corev1.Pod) kind {
 // nil. A Pod that has devices already is not served before anybody. The caller
 // holds the lock of the engine.
 func (p *Plugin) mustYield(s *search) *corev1.Pod {
-	if len(s.part) == 0 || s.pod.Spec.SchedulingGroup != nil {
+	if len(s.part) == 0 || s.pod.Spec.SchedulingGroup != nil || s.holds() {
 		return nil
-	}
-	for _, pc := range s.claims {
-		if pc.claim.Status.Allocation != nil {
-			return nil
-		}
 	}
 	w, asks, refused := p.core.waiting, 0, map[kind]time.Time{}
 	for _, other := range w.ahead(s.pod, s.seen.gains) {

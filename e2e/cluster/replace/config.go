@@ -34,8 +34,9 @@ func Config(kubeconfig string, electLeader bool) ([]byte, error) {
 					"enabled":  []any{map[string]any{"name": "Ladder", "weight": weight}},
 					"disabled": []any{map[string]any{"name": "DynamicResources"}},
 				},
-				"postFilter": enabled("Ladder", "DefaultPreemption"),
-				"bind":       enabled("Ladder", "DefaultBinder"),
+				"postFilter":         enabled("Ladder", "DefaultPreemption"),
+				"podGroupPostFilter": enabled("Ladder", "DefaultPreemption"),
+				"bind":               enabled("Ladder", "DefaultBinder"),
 			},
 		})
 	}

@@ -41,7 +41,7 @@ func TestConfigServesTheDefaultProfile(t *testing.T) {
 			len(all.Disabled) != 1 || all.Disabled[0].Name != "DynamicResources" {
 			t.Errorf("%s: multiPoint = %+v", p.SchedulerName, all)
 		}
-		for point, second := range map[string]string{"postFilter": "DefaultPreemption", "bind": "DefaultBinder"} {
+		for point, second := range map[string]string{"postFilter": "DefaultPreemption", "podGroupPostFilter": "DefaultPreemption", "bind": "DefaultBinder"} {
 			if list := p.Plugins[point].Enabled; len(list) != 2 || list[0].Name != "Ladder" || list[1].Name != second {
 				t.Errorf("%s: %s = %+v", p.SchedulerName, point, list)
 			}
