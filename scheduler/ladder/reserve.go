@@ -248,6 +248,6 @@ func (p *Plugin) mismatch(ctx context.Context, pod *corev1.Pod, kind string, err
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) {
 	p.DynamicResources.Unreserve(ctx, state, pod, nodeName)
 	if s := searchOf(state); s != nil && s.reserved != nil {
-		p.core.mirror.Forget(keyOf(pod))
+		p.core.mirror.Forget(keyOf(pod), pod.UID)
 	}
 }

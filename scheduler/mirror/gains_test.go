@@ -60,7 +60,7 @@ func TestGains(t *testing.T) {
 			require.NoError(t, m.PutPod(pod))
 			m.Note(pod, true)
 		}, false},
-		{"a promise taken back", func() { m.Forget(types.NamespacedName{Namespace: "ns", Name: "p"}) }, true},
+		{"a promise taken back", func() { m.Forget(types.NamespacedName{Namespace: "ns", Name: "p"}, "1") }, true},
 		{"a node gone", func() { w.setNodes() }, false},
 	} {
 		before := m.Gains()

@@ -54,7 +54,7 @@ type Mirror struct {
 	// devices does not fill the memory.
 	mu     sync.Mutex
 	noted  map[noteKey]note
-	forget []types.NamespacedName
+	forget []forgotten
 	known  map[types.UID]bool
 }
 
@@ -68,6 +68,12 @@ type noteKey struct {
 type note struct {
 	obj     runtime.Object
 	deleted bool
+}
+
+// forgotten is a Pod for which nothing is assumed any more.
+type forgotten struct {
+	pod types.NamespacedName
+	uid types.UID
 }
 
 // New returns a Mirror that writes to state.
@@ -113,10 +119,11 @@ func (m *Mirror) Note(obj runtime.Object, deleted bool) {
 
 // Forget has the next Sync take back what was assumed for the Pod. It waits
 // until then so that a decision that is under way sees one state throughout.
-func (m *Mirror) Forget(pod types.NamespacedName) {
+// What is assumed for another Pod that has the name by now stays.
+func (m *Mirror) Forget(pod types.NamespacedName, uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forget = append(m.forget, pod)
+	m.forget = append(m.forget, forgotten{pod, uid})
 }
 
 // Sync brings the engine's state up to date.
@@ -125,8 +132,10 @@ func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
 	noted, forget := m.noted, m.forget
 	m.noted, m.forget = map[noteKey]note{}, nil
 	m.mu.Unlock()
-	for _, pod := range forget {
-		m.state.Forget(pod)
+	for _, f := range forget {
+		if known := m.pods[f.pod]; known == nil || known.UID == f.uid {
+			m.state.Forget(f.pod)
+		}
 		m.gains.count++
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(noted), noteKey.compare) {

@@ -226,7 +226,7 @@ func TestNotesAndForgetsWaitForSync(t *testing.T) {
 	require.NoError(t, m.PutPod(pod))
 	assert.Equal(t, []string{"put *v1.Pod p"}, state.take(), "the same Pod is put once")
 	m.Note(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, false)
-	m.Forget(types.NamespacedName{Namespace: "ns", Name: "p"})
+	m.Forget(types.NamespacedName{Namespace: "ns", Name: "p"}, "1")
 	assert.Empty(t, state.take())
 	require.NoError(t, m.Sync(nil, w))
 	assert.Equal(t, []string{"forget p", "put *v1.Namespace n"}, state.take())
@@ -243,6 +243,24 @@ func TestNotesAndForgetsWaitForSync(t *testing.T) {
 	m.Note(pod, true)
 	require.NoError(t, m.Sync(nil, w))
 	assert.Equal(t, []string{"forget p", "delete *v1.Pod p"}, state.take(), "only the Pod that was put")
+}
+
+// A binding that fails late takes nothing back from a Pod that was made again
+// under the same name and has been decided on meanwhile.
+func TestForgetOfAnEarlierPod(t *testing.T) {
+	m, state, w, _ := newMirror()
+	name := types.NamespacedName{Namespace: "ns", Name: "p"}
+	again := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "2"}}
+	require.NoError(t, m.PutPod(again))
+	state.take()
+	before := m.Gains()
+	m.Forget(name, "1")
+	require.NoError(t, m.Sync(nil, w))
+	assert.Empty(t, state.take())
+	assert.Greater(t, m.Gains(), before, "what the earlier one had is free")
+	m.Forget(name, "2")
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"forget p"}, state.take())
 }
 
 // Allocations for claims that do not exist yet hold devices, too.
