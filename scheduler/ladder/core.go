@@ -74,7 +74,7 @@ type Core struct {
 	waiting  *waiting
 	groups   *groups
 	holders  holders
-	// extensions is guarded by mu.
+	// extensions is guarded by mu, but for what it says itself.
 	extensions *extensions
 	publisher  *outcome.Publisher
 	// parks says that the plugin Park keeps Pods that wait; see [Core.Attach].

@@ -42,12 +42,14 @@ const (
 // extensions are what the engine was told for the sake of extended resources,
 // and what it need not know any more.
 type extensions struct {
-	// variants are by name what they say; claims are by Pod.
+	// variants are by name what they say.
 	variants map[string]*v1alpha1.PolicyRevision
-	claims   map[types.UID]*resourceapi.ResourceClaim
 
-	mu   sync.Mutex
-	gone []types.UID
+	// mu guards what event handlers touch. claims are by Pod; gone are those whose
+	// Pod is no more.
+	mu     sync.Mutex
+	claims map[types.UID]*resourceapi.ResourceClaim
+	gone   []*resourceapi.ResourceClaim
 }
 
 func newExtensions() *extensions {
@@ -58,11 +60,27 @@ func newExtensions() *extensions {
 func (x *extensions) forget(pod types.UID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.gone = append(x.gone, pod)
+	if claim := x.claims[pod]; claim != nil {
+		delete(x.claims, pod)
+		x.gone = append(x.gone, claim)
+	}
 }
 
-// takeGone returns the Pods that are gone since the last call.
-func (x *extensions) takeGone() []types.UID {
+// told returns the claim that the engine was told of for the Pod, or nil.
+func (x *extensions) told(pod types.UID) *resourceapi.ResourceClaim {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.claims[pod]
+}
+
+func (x *extensions) keep(pod types.UID, claim *resourceapi.ResourceClaim) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.claims[pod] = claim
+}
+
+// takeGone returns the claims whose Pods are gone since the last call.
+func (x *extensions) takeGone() []*resourceapi.ResourceClaim {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	gone := x.gone
@@ -75,12 +93,9 @@ func (x *extensions) takeGone() []types.UID {
 // the journal does not grow with each attempt. The caller holds the engine's
 // lock.
 func (x *extensions) put(engine Engine, pod types.UID, variant *v1alpha1.PolicyRevision, claim *resourceapi.ResourceClaim) error {
-	for _, uid := range x.takeGone() {
-		if old := x.claims[uid]; old != nil {
-			delete(x.claims, uid)
-			if err := engine.Delete(old); err != nil {
-				return fmt.Errorf("forgetting %s, %w", old.Name, err)
-			}
+	for _, old := range x.takeGone() {
+		if err := engine.Delete(old); err != nil {
+			return fmt.Errorf("forgetting %s, %w", old.Name, err)
 		}
 	}
 	if variant != nil && !sameRevision(x.variants[variant.Name], variant) {
@@ -97,11 +112,11 @@ func (x *extensions) put(engine Engine, pod types.UID, variant *v1alpha1.PolicyR
 		}
 		x.variants[variant.Name] = variant
 	}
-	if old := x.claims[pod]; claim != nil && (old == nil || !apiequality.Semantic.DeepEqual(old.Spec, claim.Spec)) {
+	if old := x.told(pod); claim != nil && (old == nil || !apiequality.Semantic.DeepEqual(old.Spec, claim.Spec)) {
 		if err := engine.Put(claim); err != nil {
 			return err
 		}
-		x.claims[pod] = claim
+		x.keep(pod, claim)
 	}
 	return nil
 }

@@ -64,8 +64,11 @@ func TestWhatTheEngineIsTold(t *testing.T) {
 	revision.Spec.State = v1alpha1.RevisionWithdrawn
 	put("u", 2, nil)
 	assert.Equal(t, 5, engine.puts, "the revision was withdrawn")
+	x.forget("stranger")
+	assert.Empty(t, x.gone, "nothing was told of that Pod")
 	x.forget("u")
 	put("other", 2, nil)
+	assert.Empty(t, x.gone)
 	assert.Equal(t, 1, engine.deletes, "the claim of a Pod that is gone")
 	base := x.variants["h100-first-3 for 2 nvidia.com/gpu"]
 	for i := range maxVariants {
