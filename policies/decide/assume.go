@@ -82,28 +82,50 @@ func (st *State) Forget(key types.NamespacedName) {
 	st.settlePlace(p)
 }
 
-// dropAssumedFor gives back the assumed hold on a device that a written
-// allocation replaces.
-func (st *State) dropAssumedFor(obj *resourceapi.ResourceClaim, id deviceID) {
+// Assumed says whether the claim's allocation is charged already, by a decision
+// that was assumed for a Pod which uses the claim.
+func (st *State) Assumed(claim *resourceapi.ResourceClaim) bool {
+	if claim.Status.Allocation == nil {
+		return false
+	}
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		if _, h := st.assumedFor(claim, deviceID{r.Driver, r.Pool, r.Device}); h != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// assumedFor returns the assumed hold on a device that stands for the claim's
+// allocation, with its Pod, or nil.
+func (st *State) assumedFor(obj *resourceapi.ResourceClaim, id deviceID) (*pod, *hold) {
 	u := st.uses[id]
 	if u == nil {
-		return
+		return nil, nil
 	}
 	for _, h := range u.holds {
 		if h.claim != "" || h.namespace != obj.Namespace {
 			continue
 		}
-		p := st.pods[h.pod]
-		if p == nil || p.assumed == nil || !usesClaim(p.obj, obj) {
-			continue
+		if p := st.pods[h.pod]; p != nil && p.assumed != nil && usesClaim(p.obj, obj) {
+			return p, h
 		}
-		st.digest.sub(&p.assumed.sum)
-		st.drop(h)
-		p.assumed.holds = slices.DeleteFunc(p.assumed.holds, func(o *hold) bool { return o == h })
-		p.assumed.sum = sumOf("Assumed", assumedContent(p.key, p.assumed))
-		st.digest.add(&p.assumed.sum)
+	}
+	return nil, nil
+}
+
+// dropAssumedFor gives back the assumed hold on a device that a written
+// allocation replaces.
+func (st *State) dropAssumedFor(obj *resourceapi.ResourceClaim, id deviceID) {
+	p, h := st.assumedFor(obj, id)
+	if h == nil {
 		return
 	}
+	st.digest.sub(&p.assumed.sum)
+	st.drop(h)
+	p.assumed.holds = slices.DeleteFunc(p.assumed.holds, func(o *hold) bool { return o == h })
+	p.assumed.sum = sumOf("Assumed", assumedContent(p.key, p.assumed))
+	st.digest.add(&p.assumed.sum)
 }
 
 // usesClaim says whether the claim is one of the Pod's.

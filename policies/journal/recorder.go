@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -204,6 +205,9 @@ func (r *Recorder) Assume(d *decide.Decision, inFlight bool) error {
 	r.assumed[types.NamespacedName{Namespace: d.Namespace, Name: d.Pod}] = assumption{order: r.n, decision: &bare, inFlight: inFlight}
 	return nil
 }
+
+// Assumed is State.Assumed. It is not written, since it changes nothing.
+func (r *Recorder) Assumed(claim *resourceapi.ResourceClaim) bool { return r.state.Assumed(claim) }
 
 // Forget is State.Forget.
 func (r *Recorder) Forget(pod types.NamespacedName) {

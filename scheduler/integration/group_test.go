@@ -240,6 +240,56 @@ func TestGroupReservedTwice(t *testing.T) {
 	}
 }
 
+// Members that share a claim beside claims of their own are not placed past the
+// tenant's limit, whether one of them is enough for the group or all are needed.
+func TestGroupThatSharesAClaimHasALimit(t *testing.T) {
+	for name, test := range map[string]struct {
+		least  int32
+		placed int
+		told   string
+	}{
+		"one is enough":  {1, 1, string(v1alpha1.ReasonQuotaExceeded)},
+		"all are needed": {3, 0, `the claim "link"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.addFleet(fleet.Group{Name: "h100", Nodes: 1, Board: "H100-SXM5-80GB", GPUs: 8})
+			c.create(&v1alpha1.TenantQuota{ObjectMeta: metav1.ObjectMeta{Name: "team"}, Spec: v1alpha1.TenantQuotaSpec{
+				Namespaces: []string{namespace}, Models: []v1alpha1.ModelQuota{{Model: "H100", Limit: ptr.To[int32](2)}},
+			}})
+			c.addPlain("link", "true", func(p *corev1.Pod) {
+				p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/never"}}
+			})
+			c.addGroup("job", test.least)
+			var job []string
+			for i := range 3 {
+				name := fmt.Sprintf("job-%d", i)
+				job = append(job, name)
+				c.addPlain(name, "true", inGroup("job"), func(p *corev1.Pod) {
+					p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "link", ResourceClaimName: ptr.To("link")}}
+					p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "link"}}
+				})
+			}
+			c.startWithGroups()
+			c.eventually(func() error {
+				told, placed := 0, 0
+				for _, name := range job {
+					pod := c.pod(name)
+					if pod.Spec.NodeName != "" {
+						placed++
+					} else if condition := conditionOf(pod); condition != nil && strings.Contains(condition.Message, test.told) {
+						told++
+					}
+				}
+				if placed != test.placed || told == 0 {
+					return fmt.Errorf("%d are placed, and %d say why not", placed, told)
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // Members that share a claim beside the claims of their policy are not placed
 // past the policy: it is told that they can't be.
 func TestGroupThatSharesAClaim(t *testing.T) {

@@ -38,10 +38,11 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	toDecide = toDecide || len(resources) > 0 && none && policyOf(pod) != ""
 	if !toDecide {
 		searchOf(state).abandon()
-		if shared := p.sharedAndPending(state, pod); shared != "" {
+		if shared := p.sharedAndPending(state, pod, resources); shared != "" {
 			o := outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid, fmt.Sprintf("the claim %q, which other Pods of the PodGroup use, is being allocated; "+
-				"Pods of a PodGroup that share a claim can't follow a policy beside it", shared))
-			return nil, p.park(pod, o, noTime, holdOf(v1alpha1.FailurePolicyInvalid), sight{changes: p.core.waiting.version()})
+				"Pods of a PodGroup that share a claim can't ask for other devices, nor follow a policy, in the same moment", shared))
+			// Not held: the whole group would be, also if the other Pod fails.
+			return nil, p.park(pod, o, noTime, nil, sight{changes: p.core.waiting.version()})
 		}
 		if len(pod.Spec.ResourceClaims) == 0 && pod.Labels[v1alpha1.LabelPolicy] != "" && pod.Spec.NodeName == "" {
 			o := outcome.OfFailure(pod, v1alpha1.FailurePolicyInvalid,
@@ -108,20 +109,28 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 }
 
 // sharedAndPending names a claim that is not the Pod's own and for which another
-// Pod of its PodGroup has just been given devices, where the Pod follows a policy;
-// "" if there is none. The embedded plugin would place such a Pod by itself, and
-// with it whatever the policy speaks for.
-func (p *Plugin) sharedAndPending(state fwk.CycleState, pod *corev1.Pod) string {
-	if policyOf(pod) == "" || !state.IsPodGroupSchedulingCycle() {
+// Pod of its PodGroup has just been given devices, where the Pod follows a policy
+// or needs other devices as well; "" if there is none. The embedded plugin would
+// place such a Pod by itself, past the policy and the tenant's limits.
+func (p *Plugin) sharedAndPending(state fwk.CycleState, pod *corev1.Pod, resources []resourceAsked) string {
+	if !state.IsPodGroupSchedulingCycle() {
 		return ""
 	}
+	shared, more := "", policyOf(pod) != "" || len(resources) > 0
 	for _, name := range claimNames(pod) {
 		claim, err := p.dra.ResourceClaims().Get(name.Namespace, name.Name)
-		if err == nil && !metav1.IsControlledBy(claim, pod) && p.dra.ResourceClaims().GetPendingAllocation(claim.UID) != nil {
-			return claim.Name
+		switch {
+		case err != nil:
+		case p.dra.ResourceClaims().GetPendingAllocation(claim.UID) == nil:
+			more = more || claim.Status.Allocation == nil
+		case !metav1.IsControlledBy(claim, pod):
+			shared = claim.Name
 		}
 	}
-	return ""
+	if !more {
+		return ""
+	}
+	return shared
 }
 
 // claimsToDecide returns the Pod's claims, and whether the engine has to decide

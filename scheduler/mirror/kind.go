@@ -70,11 +70,6 @@ func (k *kind[T]) diff(list []T) (added, gone []T) {
 	return added, gone
 }
 
-func (k *kind[T]) has(namespace, name string) bool {
-	_, ok := k.byKey[types.NamespacedName{Namespace: namespace, Name: name}]
-	return ok
-}
-
 func keyOf[T object](obj T) types.NamespacedName {
 	return types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}
 }

@@ -30,6 +30,8 @@ type State interface {
 	Put(obj runtime.Object) error
 	Delete(obj runtime.Object) error
 	Forget(pod types.NamespacedName)
+	// Assumed says whether a decision stands for the claim's allocation.
+	Assumed(claim *resourceapi.ResourceClaim) bool
 }
 
 // Mirror is not safe for concurrent use but for Note and Forget.
@@ -266,9 +268,9 @@ func (m *Mirror) indexSlice(s *resourceapi.ResourceSlice, gone bool) {
 }
 
 // syncInFlight accounts for allocations in flight that no decision of the
-// engine stands for: those that the in-tree plugin makes for Pods with
-// extended resources. Their claims do not exist yet, so they are put under a
-// name of their own.
+// engine stands for, such as those that the in-tree plugin makes for Pods with
+// extended resources. Their claims may not exist yet, so they are put under a
+// name of their own, as nobody's.
 func (m *Mirror) syncInFlight(inFlight map[types.UID]*resourceapi.ResourceClaim) {
 	written := m.writtenFor(inFlight)
 	for uid, claim := range m.synthetic {
@@ -282,29 +284,30 @@ func (m *Mirror) syncInFlight(inFlight map[types.UID]*resourceapi.ResourceClaim)
 		delete(m.synthetic, uid)
 	}
 	for uid, claim := range inFlight {
-		if m.synthetic[uid] != nil || written[uid] || m.claims.has(claim.Namespace, claim.Name) {
+		if m.synthetic[uid] != nil || written[uid] || m.state.Assumed(claim) {
 			continue
 		}
 		copied := claim.DeepCopy()
-		copied.Name = "in-flight-" + string(uid)
+		copied.Name, copied.OwnerReferences = "in-flight-"+string(uid), nil
 		m.put(copied)
 		m.synthetic[uid] = copied
 	}
 }
 
-// writtenFor says which of the allocations in flight for extended resources are
-// written already: in a claim of another name, for the same Pod.
+// writtenFor says which of the allocations in flight are written already; for
+// extended resources that is in a claim of another name, for the same Pod.
 func (m *Mirror) writtenFor(inFlight map[types.UID]*resourceapi.ResourceClaim) map[types.UID]bool {
-	byPod := map[types.UID]types.UID{}
+	byPod, written := map[types.UID]types.UID{}, map[types.UID]bool{}
 	for uid, claim := range inFlight {
 		if pod, ok := view.ExtendedResourcesOf(claim); ok {
 			byPod[pod] = uid
 		}
+		known := m.claims.byKey[keyOf(claim)]
+		written[uid] = known != nil && known.UID == uid && known.Status.Allocation != nil
 	}
 	if len(byPod) == 0 {
-		return nil
+		return written
 	}
-	written := map[types.UID]bool{}
 	for _, claim := range m.claims.byKey {
 		if pod, ok := view.ExtendedResourcesOf(claim); ok && claim.Status.Allocation != nil && byPod[pod] != "" {
 			written[byPod[pod]] = true

@@ -24,8 +24,9 @@ import (
 
 // log is a State that writes down its calls.
 type log struct {
-	calls  []string
-	refuse map[string]bool
+	calls   []string
+	refuse  map[string]bool
+	assumed map[types.UID]bool
 }
 
 func (l *log) note(op string, obj runtime.Object) string {
@@ -48,6 +49,8 @@ func (l *log) Delete(obj runtime.Object) error {
 }
 
 func (l *log) Forget(pod types.NamespacedName) { l.calls = append(l.calls, "forget "+pod.Name) }
+
+func (l *log) Assumed(claim *resourceapi.ResourceClaim) bool { return l.assumed[claim.UID] }
 
 func (l *log) take() []string {
 	calls := l.calls
@@ -125,7 +128,7 @@ func claim(name string) *resourceapi.ResourceClaim {
 }
 
 func newMirror() (*Mirror, *log, *world, *view.InFlight) {
-	state, inFlight := &log{refuse: map[string]bool{}}, view.NewInFlight()
+	state, inFlight := &log{refuse: map[string]bool{}, assumed: map[types.UID]bool{}}, view.NewInFlight()
 	return New(state, inFlight, klog.Background()), state, &world{pending: map[types.UID]*resourceapi.AllocationResult{}}, inFlight
 }
 
@@ -271,6 +274,7 @@ func TestInFlightWithoutClaim(t *testing.T) {
 	special.UID = "x"
 	special.Status.Allocation, ordinary.Status.Allocation = &resourceapi.AllocationResult{}, &resourceapi.AllocationResult{}
 	w.claims = []*resourceapi.ResourceClaim{claim("c")}
+	state.assumed[ordinary.UID] = true
 	require.NoError(t, manager.ResourceClaims().SignalClaimPendingAllocation(special.UID, special))
 	require.NoError(t, manager.ResourceClaims().SignalClaimPendingAllocation(ordinary.UID, ordinary))
 	require.NoError(t, m.Sync(nil, w))
@@ -279,6 +283,26 @@ func TestInFlightWithoutClaim(t *testing.T) {
 	manager.ResourceClaims().MaybeRemoveClaimPendingAllocation(special.UID, true)
 	require.NoError(t, m.Sync(nil, w))
 	assert.Equal(t, []string{"delete *v1.ResourceClaim in-flight-x"}, state.take())
+}
+
+// So do those for claims that exist, where the engine has not decided.
+func TestInFlightWithoutADecision(t *testing.T) {
+	m, state, w, inFlight := newMirror()
+	manager := view.NewManager(w, inFlight)
+	allocated := claim("c")
+	allocated.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "p", UID: "p", Controller: ptr.To(true)}}
+	allocated.Status.Allocation = &resourceapi.AllocationResult{}
+	w.claims = []*resourceapi.ResourceClaim{claim("c")}
+	require.NoError(t, manager.ResourceClaims().SignalClaimPendingAllocation("c", allocated))
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.ResourceClaim c", "put *v1.ResourceClaim in-flight-c"}, state.take())
+	assert.Empty(t, m.synthetic["c"].OwnerReferences, "the Pod has one claim, not two")
+	w.claims = []*resourceapi.ResourceClaim{allocated}
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.ResourceClaim c", "delete *v1.ResourceClaim in-flight-c"}, state.take(), "written, it counts once")
+	manager.ResourceClaims().MaybeRemoveClaimPendingAllocation("c", true)
+	require.NoError(t, m.Sync(nil, w))
+	assert.Empty(t, state.take())
 }
 
 // One that is written before it stops being in flight counts once.
