@@ -240,6 +240,27 @@ func TestGroupReservedTwice(t *testing.T) {
 	}
 }
 
+// A Pod of a group is not held for what is wrong with another of them, which would
+// keep the group from being tried: when a sound one has come both are placed.
+func TestGroupWithAMistake(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(fleet.Group{Name: "h100", Nodes: 1, Board: "H100-SXM5-80GB", GPUs: 4})
+	c.addPolicy("one", ladderOf("H100"))
+	c.addPolicy("two", ladderOf("H100", "A100"))
+	c.addGroup("job", 2)
+	c.addPod("a", "one", inGroup("job"))
+	sound := c.templates["one-1"]
+	c.templates["one-1"] = c.templates["two-1"]
+	c.addPod("b", "one", inGroup("job"))
+	c.templates["one-1"] = sound
+	c.startWithGroups()
+	c.eventually(func() error { return c.says("a", "Pod default/b") })
+	c.remove("b")
+	c.addPod("c", "one", inGroup("job"))
+	c.placed("a")
+	c.placed("c")
+}
+
 // Members that share a claim beside claims of their own are not placed past the
 // tenant's limit, whether one of them is enough for the group or all are needed.
 func TestGroupThatSharesAClaimHasALimit(t *testing.T) {

@@ -132,6 +132,25 @@ func (p *Plugin) planGroup(state fwk.CycleState, s *search) error {
 	return nil
 }
 
+// groupError is an error about a group of which the Pod that is tried has no part.
+type groupError struct{ err error }
+
+// Error implements error.
+func (e *groupError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *groupError) Unwrap() error { return e.err }
+
+// blame returns what is wrong with the Pod itself, where no tier could be found
+// for its group, or else that it is the group. The caller holds the lock of the
+// engine.
+func (p *Plugin) blame(s *search, err error) error {
+	if _, own := p.core.engine.Candidates(s.query()); own != nil {
+		return own
+	}
+	return &groupError{err}
+}
+
 // tierOfGroup asks the engine which tier the group takes; nil where it need not
 // take one.
 func (p *Plugin) tierOfGroup(s *search, key groupKey) (*decide.GroupTier, error) {

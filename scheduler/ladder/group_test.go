@@ -1,16 +1,20 @@
 package ladder
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/decide"
 )
 
 func member(name, policy string, change ...func(*corev1.Pod)) *corev1.Pod {
@@ -23,6 +27,32 @@ func member(name, policy string, change ...func(*corev1.Pod)) *corev1.Pod {
 		c(p)
 	}
 	return p
+}
+
+// A Pod is held for what is wrong with itself, and not for what is wrong with
+// another of its group.
+func TestHeldForOwnMistakesOnly(t *testing.T) {
+	about := fmt.Errorf("Pod ns/other, %w", decide.ErrNotFound)
+	for name, test := range map[string]struct {
+		claim string
+		held  bool
+	}{"another's": {"", false}, "its own": {"missing", true}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFailing(t, v1alpha1.RetryPolicy{})
+			state := decide.NewState(decide.Options{})
+			f.plugin.core.engine = state
+			if test.claim != "" {
+				f.pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: ptr.To(test.claim)}}
+			}
+			require.NoError(t, state.Put(f.pod))
+			s := &search{pod: f.pod, seen: sight{changes: f.version()}}
+			err := f.plugin.blame(s, about)
+			status := f.plugin.undecided(s, err)
+			assert.Equal(t, fwk.UnschedulableAndUnresolvable, status.Code())
+			assert.Equal(t, test.held, f.held(f.pod, f.queue) != "", status.Message())
+			assert.Contains(t, status.Message(), map[bool]string{true: "missing", false: "ns/other"}[test.held])
+		})
+	}
 }
 
 func TestGroupKey(t *testing.T) {

@@ -180,7 +180,7 @@ func (p *Plugin) nextPart(state fwk.CycleState, s *search, nodes []fwk.NodeInfo)
 	s.seen.gains = c.mirror.Gains()
 	s.observe(c.engine.Digest())
 	if err := p.planGroup(state, s); err != nil {
-		return err
+		return p.blame(s, err)
 	}
 	if faulty, err := p.probe(s); err != nil || faulty {
 		return err
@@ -306,13 +306,17 @@ func (p *Plugin) offerPreemption(ctx context.Context, state fwk.CycleState, s *s
 }
 
 // undecided maps an error of the engine: what is wrong with the Pod's policy or
-// claims parks it, everything else is tried again.
+// claims parks it, everything else is tried again. What is wrong with others of
+// its group may be mended without any change of the Pod, so that it is not held.
 func (p *Plugin) undecided(s *search, err error) *fwk.Status {
-	if errors.Is(err, decide.ErrNotFound) || errors.Is(err, decide.ErrInvalid) {
-		o := outcome.OfFailure(s.pod, v1alpha1.FailurePolicyInvalid, err.Error())
-		return p.park(s.pod, o, noTime, holdOf(v1alpha1.FailurePolicyInvalid), s.seen)
+	if !errors.Is(err, decide.ErrNotFound) && !errors.Is(err, decide.ErrInvalid) {
+		return fwk.AsStatus(fmt.Errorf("deciding, %w", err))
 	}
-	return fwk.AsStatus(fmt.Errorf("deciding, %w", err))
+	h := holdOf(v1alpha1.FailurePolicyInvalid)
+	if ofGroup := (*groupError)(nil); errors.As(err, &ofGroup) {
+		h = nil
+	}
+	return p.park(s.pod, outcome.OfFailure(s.pod, v1alpha1.FailurePolicyInvalid, err.Error()), noTime, h, s.seen)
 }
 
 // noTime: a Pod that is parked with it is woken by changes alone.
