@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +16,7 @@ import (
 	"gpuladder.dev/ladder/scheduler/metrics"
 	"gpuladder.dev/ladder/scheduler/outcome"
 	"gpuladder.dev/ladder/scheduler/retry"
+	"gpuladder.dev/ladder/scheduler/view"
 )
 
 // BindError is a failure between decision and bind, with its class.
@@ -79,7 +81,7 @@ func (p *Plugin) failed(s *search, d *decide.Decision, err error) *fwk.Status {
 		}
 	}
 	if h != nil {
-		h.class, h.unchanged = failure.Class, p.unchanged(s, failure)
+		h.class, h.unchanged = failure.Class, p.unchanged(s, failure, h)
 	}
 	p.core.publisher.Publish(o.With(p.core.waiting.failureText(s.pod.UID)), p.handle.EventRecorder())
 	p.core.waiting.park(s.pod, p.handle, noTime, h, s.seen)
@@ -88,15 +90,30 @@ func (p *Plugin) failed(s *search, d *decide.Decision, err error) *fwk.Status {
 
 // unchanged returns whether what failed would fail again, for a hold that only
 // a change ends.
-func (p *Plugin) unchanged(s *search, failure *BindError) func() bool {
+func (p *Plugin) unchanged(s *search, failure *BindError, h *hold) func() bool {
 	if failure.Class == v1alpha1.FailureAPIUnavailable {
 		return nil // the API server is asked
 	}
 	// A failure that the second look finds is found again as long as it is one.
 	found := s.reserved != nil && p.recheck(s) != nil
 	return func() bool {
-		return p.core.waiting.version() == s.seen.changes && p.sameClaims(s) && (!found || p.recheck(s) != nil)
+		return p.core.waiting.version() == s.seen.changes && p.sameClaims(s) && !p.gone(h) && (!found || p.recheck(s) != nil)
 	}
+}
+
+// gone says whether the node or a pool that the hold names is not there, so that
+// no change of it will end the hold.
+func (p *Plugin) gone(h *hold) bool {
+	if h.node != "" {
+		if _, err := p.handle.SharedInformerFactory().Core().V1().Nodes().Lister().Get(h.node); apierrors.IsNotFound(err) {
+			return true
+		}
+	}
+	if len(h.pools) == 0 {
+		return false
+	}
+	pools, err := p.pools(h.pools)
+	return err == nil && slices.ContainsFunc(h.pools.UnsortedList(), func(key view.PoolKey) bool { return len(pools[key]) == 0 })
 }
 
 // sameClaims says whether the Pod's claims are as they were decided on.

@@ -27,10 +27,14 @@ func (p *Plugin) EventsToRegister(ctx context.Context) ([]fwk.ClusterEventWithHi
 	for i := range events {
 		events[i].QueueingHintFn = p.core.waiting.hint(events[i].QueueingHintFn)
 	}
-	return append(events, fwk.ClusterEventWithHint{
-		Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.UpdateNodeTaint | fwk.UpdateNodeCondition},
-		QueueingHintFn: p.core.waiting.afterNodeHealth,
-	}), nil
+	return append(events,
+		fwk.ClusterEventWithHint{
+			Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.UpdateNodeTaint | fwk.UpdateNodeCondition},
+			QueueingHintFn: p.core.waiting.afterNodeHealth,
+		},
+		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Delete}, QueueingHintFn: p.core.waiting.afterGone},
+		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.ResourceSlice, ActionType: fwk.Delete}, QueueingHintFn: p.core.waiting.afterGone},
+	), nil
 }
 
 // afterPodLeft wakes Pods when one that held claims is gone.
@@ -74,9 +78,20 @@ func (w *waiting) afterNodeHealth(_ klog.Logger, pod *corev1.Pod, _, current any
 	if !ok {
 		return fwk.QueueSkip, nil
 	}
+	return w.wakeHeld(pod, func(p *parkedPod) bool { return p.mindsNode(causeHealth, node.Name) })
+}
+
+// afterGone wakes the Pods that are held because of a node or a pool, when it is
+// gone; nobody else is served by that.
+func (w *waiting) afterGone(_ klog.Logger, pod *corev1.Pod, old, _ any) (fwk.QueueingHint, error) {
+	return w.wakeHeld(pod, func(p *parkedPod) bool { return p.concerned(old, nil) })
+}
+
+// wakeHeld wakes the Pod if it is held and minds.
+func (w *waiting) wakeHeld(pod *corev1.Pod, minds func(*parkedPod) bool) (fwk.QueueingHint, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p := w.parked[pod.UID]; p != nil && p.hold != nil && p.mindsNode(causeHealth, node.Name) {
+	if p := w.parked[pod.UID]; p != nil && p.hold != nil && minds(p) {
 		w.due(pod.UID)
 	}
 	return fwk.QueueSkip, nil
@@ -88,9 +103,11 @@ func (w *waiting) concerned(pod *corev1.Pod, old, current any) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.parked[pod.UID]
-	if p == nil || p.hold == nil {
-		return true
-	}
+	return p == nil || p.hold == nil || p.concerned(old, current)
+}
+
+// concerned says whether a change may end the Pod's hold.
+func (p *parkedPod) concerned(old, current any) bool {
 	changed := current
 	if changed == nil {
 		changed = old
@@ -99,19 +116,28 @@ func (w *waiting) concerned(pod *corev1.Pod, old, current any) bool {
 	case nil: // a claim that is gone, of which nothing is known
 		return p.minds(causeOwn | causeOthers)
 	case *resourceapi.ResourceSlice:
+		if current == nil {
+			return p.mindsSlice(o, nil)
+		}
 		before, _ := old.(*resourceapi.ResourceSlice)
 		return p.mindsSlice(before, o)
 	case *corev1.Node:
+		switch {
+		case current == nil:
+			return p.waitsForNode(o.Name)
+		case old == nil:
+			return p.mindsNode(causeNodes|causeNew, o.Name)
+		}
 		return p.mindsNode(causeNodes, o.Name)
 	case *resourceapi.DeviceClass:
 		return p.minds(causeClasses)
 	case *resourceapi.ResourceClaim:
-		if uses(pod, o) {
+		if uses(p.pod, o) {
 			return p.minds(causeOwn)
 		}
 		return p.minds(causeOthers)
 	case *corev1.Pod:
-		if o.UID == pod.UID {
+		if o.UID == p.pod.UID {
 			return p.minds(causeOwn)
 		}
 		return p.minds(causeOthers)

@@ -13,7 +13,7 @@ import (
 )
 
 // cause is a kind of change that Pods wait for.
-type cause uint8
+type cause uint16
 
 const (
 	// causeSlices: devices appeared, or changed.
@@ -32,6 +32,8 @@ const (
 	causeObjects
 	// causeAPI: the API server answers again.
 	causeAPI
+	// causeNew: a node or a slice appeared, whichever.
+	causeNew
 )
 
 // hold keeps a Pod out of the scheduling queue.
@@ -80,10 +82,11 @@ func holdOf(class v1alpha1.FailureClass) *hold {
 	return h
 }
 
-// holdForGood returns the hold of a retryable class that is not tried again,
-// and what the failure was about decides about its end.
+// holdForGood returns the hold of a retryable class that is not tried again.
+// What the failure was about ends it, also by being gone, for nothing will be
+// heard of it then; and so does whatever may give the Pod another place.
 func holdForGood(class v1alpha1.FailureClass, devices []reservedDevice, node string) *hold {
-	h := &hold{class: class, why: string(class) + ": no further attempt until a change can help", gaveUp: true, wakes: causeOwn | causeObjects}
+	h := &hold{class: class, why: string(class) + ": no further attempt until a change can help", gaveUp: true, wakes: causeOwn | causeObjects | causeOthers | causeNew}
 	switch class {
 	case v1alpha1.FailureStaleSlice, v1alpha1.FailureDeviceBecameUnhealthy:
 		h.wakes |= causeSlices
@@ -96,8 +99,6 @@ func holdForGood(class v1alpha1.FailureClass, devices []reservedDevice, node str
 		h.node = node
 	case v1alpha1.FailureAPIUnavailable:
 		h.wakes |= causeAPI
-	default:
-		h.wakes |= causeOthers
 	}
 	return h
 }
@@ -105,23 +106,38 @@ func holdForGood(class v1alpha1.FailureClass, devices []reservedDevice, node str
 // minds says whether a change of this kind may end the Pod's wait.
 func (p *parkedPod) minds(c cause) bool { return p.hold == nil || p.hold.wakes&c != 0 }
 
-// mindsSlice says whether this change of a slice may; old is nil for a new one.
+// mindsSlice says whether this change of a slice may; old is nil for a new one,
+// and current for one that is gone.
 func (p *parkedPod) mindsSlice(old, current *resourceapi.ResourceSlice) bool {
 	switch {
 	case p.hold == nil:
+		return current != nil
+	case current == nil:
+		return p.hold.pools.Has(poolOfSlice(old))
+	case old == nil && p.hold.wakes&causeNew != 0:
 		return true
 	case p.hold.wakes&causeSlices == 0:
 		return false
-	case p.hold.pools != nil && !p.hold.pools.Has(view.PoolKey{Driver: current.Spec.Driver, Pool: current.Spec.Pool.Name}):
+	case p.hold.pools != nil && !p.hold.pools.Has(poolOfSlice(current)):
 		return false
 	}
 	return !p.hold.healthAside || old == nil || !sameButTaints(old, current)
 }
 
+func poolOfSlice(s *resourceapi.ResourceSlice) view.PoolKey {
+	return view.PoolKey{Driver: s.Spec.Driver, Pool: s.Spec.Pool.Name}
+}
+
 // mindsNode says whether a change of this node may.
 func (p *parkedPod) mindsNode(c cause, name string) bool {
-	return p.minds(c) && (p.hold == nil || p.hold.node == "" || p.hold.node == name)
+	if p.hold == nil || p.hold.wakes&c&causeNew != 0 {
+		return true
+	}
+	return p.hold.wakes&c != 0 && (p.hold.node == "" || p.hold.node == name)
 }
+
+// waitsForNode says whether it is this node that the Pod is held for.
+func (p *parkedPod) waitsForNode(name string) bool { return p.hold != nil && p.hold.node == name }
 
 // sameButTaints says whether two versions of a slice differ at most in the
 // taints of their devices.

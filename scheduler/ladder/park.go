@@ -220,10 +220,10 @@ func concern(event fwk.ClusterEvent, old, current any) concerned {
 func concernOfOthers(event fwk.ClusterEvent, old, current, changed any) func(*parkedPod) bool {
 	switch o := changed.(type) {
 	case *resourceapi.ResourceSlice:
-		before, _ := old.(*resourceapi.ResourceSlice)
 		if current == nil {
-			return nil
+			return func(p *parkedPod) bool { return p.mindsSlice(o, nil) }
 		}
+		before, _ := old.(*resourceapi.ResourceSlice)
 		return func(p *parkedPod) bool { return p.mindsSlice(before, o) }
 	case *resourceapi.DeviceClass:
 		if current == nil {
@@ -243,13 +243,20 @@ func concernOfOthers(event fwk.ClusterEvent, old, current, changed any) func(*pa
 }
 
 func concernOfNode(action fwk.ActionType, name string) func(*parkedPod) bool {
+	if action&fwk.Delete != 0 {
+		return func(p *parkedPod) bool { return p.waitsForNode(name) }
+	}
+	c := causeNodes
+	if action&fwk.Add != 0 {
+		c |= causeNew
+	}
 	placed := action&(fwk.Add|fwk.UpdateNodeLabel|fwk.UpdateNodeAllocatable) != 0
 	health := action&(fwk.UpdateNodeTaint|fwk.UpdateNodeCondition) != 0
 	if !placed && !health {
 		return nil
 	}
 	return func(p *parkedPod) bool {
-		return placed && p.mindsNode(causeNodes, name) || health && p.hold != nil && p.mindsNode(causeHealth, name)
+		return placed && p.mindsNode(c, name) || health && p.hold != nil && p.mindsNode(causeHealth, name)
 	}
 }
 

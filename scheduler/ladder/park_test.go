@@ -100,6 +100,7 @@ func TestWhatWakesAParkedPod(t *testing.T) {
 	freed := []string{"other claim freed", "other claim gone, held", "other claim gone, state unknown", "Pod with claims gone", "Pod with an extended resource gone"}
 	own := []string{"own claim new", "own claim allocated", "some claim gone, nothing known"}
 	placed := []string{"slice new", "slice changed", "slice elsewhere", "node new", "node labels", "class new"}
+	gaveUp := slices.Concat([]string{"slice new", "slice elsewhere", "node new"}, own, freed)
 	for name, test := range map[string]struct {
 		hold *hold
 		want []string
@@ -108,9 +109,9 @@ func TestWhatWakesAParkedPod(t *testing.T) {
 		"Unsatisfiable":     {holdOf(v1alpha1.FailureUnsatisfiable), slices.Concat(placed, own)},
 		"PolicyInvalid":     {holdOf(v1alpha1.FailurePolicyInvalid), slices.Concat([]string{"class new"}, own)},
 		"ClaimGone":         {holdOf(v1alpha1.FailureClaimGone), own},
-		"StaleSlice":        {holdForGood(v1alpha1.FailureStaleSlice, devices, "n"), slices.Concat([]string{"slice new", "slice tainted", "slice changed"}, own)},
-		"NodeLost":          {holdForGood(v1alpha1.FailureNodeLost, devices, "n"), slices.Concat([]string{"node new", "node labels", "node taints"}, own)},
-		"BindConflict":      {holdForGood(v1alpha1.FailureBindConflict, devices, "n"), slices.Concat(own, freed)},
+		"StaleSlice":        {holdForGood(v1alpha1.FailureStaleSlice, devices, "n"), slices.Concat([]string{"slice tainted", "slice changed", "slice gone"}, gaveUp)},
+		"NodeLost":          {holdForGood(v1alpha1.FailureNodeLost, devices, "n"), slices.Concat([]string{"node labels", "node taints", "node gone"}, gaveUp)},
+		"BindConflict":      {holdForGood(v1alpha1.FailureBindConflict, devices, "n"), gaveUp},
 		"backoff":           {&hold{until: time.Unix(1e6, 0), why: "later"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -199,6 +200,8 @@ func registered(r *rig) []fwk.ClusterEventWithHint {
 		{Event: fwk.ClusterEvent{Resource: fwk.ResourceSlice, ActionType: fwk.Add | fwk.Update}, QueueingHintFn: r.hint(nil)},
 		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, QueueingHintFn: r.hint(afterPodLeft)},
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.UpdateNodeTaint | fwk.UpdateNodeCondition}, QueueingHintFn: r.afterNodeHealth},
+		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Delete}, QueueingHintFn: r.afterGone},
+		{Event: fwk.ClusterEvent{Resource: fwk.ResourceSlice, ActionType: fwk.Delete}, QueueingHintFn: r.afterGone},
 	}
 }
 
