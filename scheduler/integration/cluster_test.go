@@ -270,13 +270,19 @@ func (c *cluster) startSchedulerWith(journal string) (stop func()) {
 // startSchedulerAt is startSchedulerWith for another way to the API server.
 func (c *cluster) startSchedulerAt(kubeconfig, journal string) (stop func()) {
 	c.t.Helper()
+	return c.startSchedulerBy(journal, "--kubeconfig="+kubeconfig, "--leader-elect=false")
+}
+
+// startSchedulerBy is startSchedulerWith for arguments of its own.
+func (c *cluster) startSchedulerBy(journal string, args ...string) (stop func()) {
+	c.t.Helper()
 	configz.Delete("componentconfig")
 	opts := options.NewOptions()
 	flags := pflag.NewFlagSet("scheduler", pflag.ContinueOnError)
 	for _, set := range opts.Flags.FlagSets {
 		flags.AddFlagSet(set)
 	}
-	require.NoError(c.t, flags.Parse([]string{"--kubeconfig=" + kubeconfig, "--secure-port=0", "--leader-elect=false"}))
+	require.NoError(c.t, flags.Parse(append(args, "--secure-port=0")))
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := app.Setup(ctx, opts, app.Options{Journal: journal, JournalKeep: -1})
 	if err != nil {

@@ -111,7 +111,8 @@ func (p *Plugin) record(s *search, q decide.Query, nodeName string) (*decide.Dec
 
 // whyNot says which plugin refused a node that comes earlier in the order. The
 // scheduler does not tell when it found another node, so the filters run again;
-// the snapshot is still the same.
+// the snapshot is still the same. What passes them an extender refused: those are
+// asked about the nodes that are left, and not a second time.
 func (p *Plugin) whyNot(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) (string, error) {
 	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(nodeName)
 	if err != nil {
@@ -119,12 +120,19 @@ func (p *Plugin) whyNot(ctx context.Context, state fwk.CycleState, pod *corev1.P
 	}
 	status := p.handle.RunFilterPluginsWithNominatedPods(ctx, state.Clone(), pod, info)
 	switch {
+	case status.IsSuccess() && p.asksExtenders(pod):
+		return "an extender refused the node", nil
 	case status.IsSuccess():
 		return "", fmt.Errorf("%w: node %s comes earlier in the order and passes all filters", ErrMismatch, nodeName)
 	case !status.IsRejected():
 		return "", fmt.Errorf("looking at node %s again, %w", nodeName, status.AsError())
 	}
 	return words(status), nil
+}
+
+// asksExtenders says whether an extender may refuse the Pod a node.
+func (p *Plugin) asksExtenders(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(p.handle.Extenders(), func(e fwk.Extender) bool { return e.IsFilter() && e.IsInterested(pod) })
 }
 
 // device is a device with the request that it meets.
