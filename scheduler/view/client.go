@@ -2,6 +2,7 @@ package view
 
 import (
 	"context"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +23,7 @@ func NewHandle(inner fwk.Handle, inFlight *InFlight) *Handle {
 	return &Handle{
 		Handle: inner,
 		DRA:    NewManager(inner.SharedDRAManager(), inFlight),
-		Client: &Client{Interface: inner.ClientSet(), claims: inner.SharedDRAManager().ResourceClaims()},
+		Client: &Client{Interface: inner.ClientSet(), claims: inner.SharedDRAManager().ResourceClaims(), askFor: askFor},
 	}
 }
 
@@ -35,9 +36,12 @@ func (h *Handle) ClientSet() kubernetes.Interface { return h.Client }
 // Client writes a claim with the specification that the API server has. The
 // in-tree plugin adds its finalizer by a full update, and a specification
 // that was narrowed for it would be refused as a change of an immutable field.
+// Where no answer comes to a write of a claim's status it asks whether it was
+// done.
 type Client struct {
 	kubernetes.Interface
 	claims fwk.ResourceClaimTracker
+	askFor time.Duration
 }
 
 // ResourceV1 implements kubernetes.Interface.
