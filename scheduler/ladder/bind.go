@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
@@ -34,7 +37,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 		},
 		Target: corev1.ObjectReference{Kind: "Node", Name: nodeName},
 	}
-	if err := p.bind(ctx, binding); err != nil {
+	if err := p.bind(ctx, binding); err != nil && !p.isBound(ctx, binding) {
 		return p.failed(s, s.reserved.decision, classify(fmt.Errorf("binding to node %s, %w", nodeName, err)))
 	}
 	return nil
@@ -50,6 +53,25 @@ func (p *Plugin) bind(ctx context.Context, binding *corev1.Binding) error {
 		return err
 	}
 	return cacher.WaitOnFinish(ctx, done)
+}
+
+const (
+	// askBoundAgain is how long to wait between two questions whether a Pod was
+	// bound, and askBoundFor how long the API server is asked.
+	askBoundAgain = 200 * time.Millisecond
+	askBoundFor   = 5 * time.Second
+)
+
+// isBound says whether the Pod has the node although binding it failed: the
+// answer may have been lost. A Pod that runs must not be tried again.
+func (p *Plugin) isBound(ctx context.Context, binding *corev1.Binding) (bound bool) {
+	ctx = context.WithoutCancel(ctx) // its end may be why there was no answer
+	_ = wait.PollUntilContextTimeout(ctx, askBoundAgain, askBoundFor, true, func(ctx context.Context) (bool, error) {
+		pod, err := p.handle.ClientSet().CoreV1().Pods(binding.Namespace).Get(ctx, binding.Name, metav1.GetOptions{})
+		bound = err == nil && pod.UID == binding.UID && pod.Spec.NodeName == binding.Target.Name
+		return err == nil || apierrors.IsNotFound(err), nil
+	})
+	return bound
 }
 
 // PostBind implements fwk.PostBindPlugin: it tells what the Pod got.

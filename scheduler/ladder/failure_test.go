@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -52,10 +53,13 @@ type standIn struct {
 	fwk.Handle
 	*queue
 	recorder events.EventRecorderLogger
+	api      kubernetes.Interface
 }
 
 func (h *standIn) Activate(l klog.Logger, pods map[string]*corev1.Pod) { h.queue.Activate(l, pods) }
 func (h *standIn) EventRecorder() events.EventRecorderLogger           { return h.recorder }
+func (h *standIn) ClientSet() kubernetes.Interface                     { return h.api }
+func (h *standIn) APICacher() fwk.APICacher                            { return nil }
 
 // claimsStub is the claims that the scheduler knows.
 type claimsStub struct {
