@@ -189,8 +189,9 @@ type Candidate struct {
 	Tier      string
 	TierIndex int32
 	Devices   []v1alpha1.DecidedDevice
-	// NodeLocal is true when every device is reachable from this node only.
-	NodeLocal bool
+	// Shared are those of the devices that can be reached from other nodes too, as
+	// "driver/pool/device", in order.
+	Shared []string
 }
 
 // Candidates yields, for each node that can serve the Pod, its best candidate,
@@ -227,14 +228,15 @@ func (st *State) Candidates(q Query) (iter.Seq[Candidate], error) {
 }
 
 func (r *run) candidate(o *option) Candidate {
-	c := Candidate{Node: o.node.name, Devices: r.devices(o), NodeLocal: true}
+	c := Candidate{Node: o.node.name, Devices: r.devices(o)}
 	if a := r.mainAlternative(o); a != nil {
 		c.Tier, c.TierIndex = a.tierName(), int32(a.index)
 	}
 	for i := range o.chosen {
-		if o.chosen[i].dev.reach.node == "" {
-			c.NodeLocal = false
+		if d := o.chosen[i].dev; d.reach.node == "" {
+			c.Shared = append(c.Shared, d.id.String())
 		}
 	}
+	slices.Sort(c.Shared)
 	return c
 }

@@ -52,7 +52,7 @@ func TestOrderOfNodes(t *testing.T) {
 			candidates := candidatesFor(t, st, ask("p"))
 			for _, x := range candidates {
 				nodes, tiers = append(nodes, x.Node), append(tiers, x.Tier)
-				if !x.NodeLocal || len(x.Devices) == 0 {
+				if len(x.Shared) > 0 || len(x.Devices) == 0 {
 					t.Errorf("%+v", x)
 				}
 			}
@@ -90,10 +90,10 @@ func TestCandidatesAreLazy(t *testing.T) {
 	}
 }
 
-func TestCandidatesOfSharedDevicesAreNotLocal(t *testing.T) {
+func TestCandidatesNameSharedDevices(t *testing.T) {
 	rack := changed(aNode("n-1"), func(n *corev1.Node) { n.Labels["rack"] = "1" })
 	st := stateOf(t, rack, onlyOn(aSlice("fabric", aGPU("gpu-0", "H100")), "rack", "1"), ladder(), aPod("p"))
-	if got := candidatesFor(t, st, ask("p")); len(got) != 1 || got[0].NodeLocal {
+	if got := candidatesFor(t, st, ask("p")); len(got) != 1 || !slices.Equal(got[0].Shared, []string{ours + "/fabric/gpu-0"}) {
 		t.Errorf("%+v", got)
 	}
 }

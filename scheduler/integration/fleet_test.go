@@ -11,7 +11,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
@@ -55,6 +58,44 @@ func TestFiveHundredNodes(t *testing.T) {
 	metrics := gather(t)
 	t.Logf("seconds in a decision: %v", metrics)
 	assert.Zero(t, metrics["ladder_decider_mismatches_total"])
+}
+
+// Devices that every node reaches are given where the Pod fits, with those of that
+// node beside them.
+func TestDevicesThatEveryNodeReaches(t *testing.T) {
+	c := newCluster(t)
+	const nodes = 20
+	c.addFleet(fleet.Group{Name: "n", Nodes: nodes, Board: "A100-SXM4-80GB", GPUs: 1})
+	fabric := c.slice("n-0000")
+	fabric.ObjectMeta = metav1.ObjectMeta{Name: "fabric"}
+	fabric.Spec.NodeName, fabric.Spec.AllNodes, fabric.Spec.Pool.Name = nil, ptr.To(true), "fabric"
+	fabric.Spec.Devices[0].Name = "remote"
+	fabric.Spec.Devices[0].Attributes["model"] = resourceapi.DeviceAttribute{StringValue: ptr.To("H100")}
+	c.create(fabric)
+	for i := range nodes - 1 {
+		full := plainPod(fmt.Sprintf("full-%02d", i), withCPU("31"))
+		full.Spec.NodeName = fmt.Sprintf("n-%04d", i)
+		c.create(full)
+	}
+	before := gather(t)["ladder_decider_mismatches_total"]
+	c.startScheduler()
+	remote := resourceapi.DeviceRequest{Name: "remote", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: v1alpha1.DriverName,
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: fmt.Sprintf("device.attributes[%q].model == %q", v1alpha1.DriverName, "H100"),
+		}}},
+	}}
+	local := *remote.DeepCopy()
+	local.Name = "local"
+	local.Exactly.Selectors[0].CEL.Expression = fmt.Sprintf("device.attributes[%q].model == %q", v1alpha1.DriverName, "A100")
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "both"}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{remote, local}
+	c.create(claim, plainPod("pod", withCPU("4"), func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimName: ptr.To("both")}}
+		p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpus"}}
+	}))
+	assert.Equal(t, "n-0019/remote+gpu-0", c.placed("pod"))
+	assert.Equal(t, before, gather(t)["ladder_decider_mismatches_total"])
 }
 
 // gather returns Ladder's counters and the mean of its histograms.

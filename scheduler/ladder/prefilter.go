@@ -290,12 +290,9 @@ func (p *Plugin) offerPreemption(ctx context.Context, state fwk.CycleState, s *s
 	}
 	var best []decide.Candidate
 	for _, c := range s.resolvable {
-		if alternativesKey(c) == alternativesKey(s.resolvable[0]) && c.NodeLocal {
+		if partOf(c) == partOf(s.resolvable[0]) {
 			best = append(best, c)
 		}
-	}
-	if len(best) == 0 {
-		best = s.resolvable[:1]
 	}
 	if status := p.prepare(ctx, state, s, best, nodes); !status.IsSuccess() {
 		return

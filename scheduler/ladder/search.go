@@ -187,21 +187,21 @@ func (s *search) observe(digest string) {
 	s.digest = digest
 }
 
-// take makes the next candidates the part to look at. It stops where the
-// chosen alternatives change, because claims are narrowed to them, and a
-// candidate whose devices other nodes could reach too stands alone.
+// take makes the next candidates the part to look at. It stops where they can no
+// longer be looked at together; see [partOf].
 func (s *search) take(candidates func(yield func(decide.Candidate) bool)) {
 	s.part = s.part[:0]
 	s.rank = map[string]int{}
-	alternatives := ""
+	first := ""
 	for c := range candidates {
-		if len(s.part) > 0 && (!c.NodeLocal || alternativesKey(c) != alternatives) {
+		if len(s.part) == 0 {
+			first = partOf(c)
+		} else if partOf(c) != first {
 			break
 		}
-		alternatives = alternativesKey(c)
 		s.rank[c.Node] = len(s.part)
 		s.part = append(s.part, c)
-		if !c.NodeLocal || len(s.part) == s.width {
+		if len(s.part) == s.width {
 			break
 		}
 	}
@@ -209,13 +209,16 @@ func (s *search) take(candidates func(yield func(decide.Candidate) bool)) {
 	s.nominated.Store(s.pod.Status.NominatedNodeName != "")
 }
 
-// alternativesKey tells which alternative of which request a candidate uses.
-func alternativesKey(c decide.Candidate) string {
+// partOf tells candidates apart that can't be looked at together: those that use
+// other alternatives of the requests, because claims are narrowed to them, and
+// those that use other devices which several nodes reach, because on each node the
+// view shows those of all.
+func partOf(c decide.Candidate) string {
 	used := sets.New[string]()
 	for _, d := range c.Devices {
 		used.Insert(d.Claim + "\x00" + d.Request)
 	}
-	return strings.Join(sets.List(used), "\x01")
+	return strings.Join(slices.Concat(sets.List(used), c.Shared), "\x01")
 }
 
 // names returns the nodes of the part.

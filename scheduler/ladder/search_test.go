@@ -2,6 +2,7 @@ package ladder
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -24,8 +25,15 @@ func testPod() *corev1.Pod {
 }
 
 func candidate(node, tier string) decide.Candidate {
-	return decide.Candidate{Node: node, Tier: tier, NodeLocal: true, Devices: []v1alpha1.DecidedDevice{
+	return decide.Candidate{Node: node, Tier: tier, Devices: []v1alpha1.DecidedDevice{
 		{Driver: "d", Pool: node, Device: "gpu-0", Request: "accelerator/" + tier},
+	}}
+}
+
+// sharing is a candidate whose device other nodes reach, too.
+func sharing(node, device string) decide.Candidate {
+	return decide.Candidate{Node: node, Tier: "a", Shared: []string{"d/fabric/" + device}, Devices: []v1alpha1.DecidedDevice{
+		{Driver: "d", Pool: "fabric", Device: device, Request: "accelerator/a"},
 	}}
 }
 
@@ -38,8 +46,7 @@ func nodesOf(part []decide.Candidate) []string {
 }
 
 func TestTake(t *testing.T) {
-	shared := candidate("s", "a")
-	shared.NodeLocal = false
+	shared := sharing("s", "x")
 	for name, test := range map[string]struct {
 		candidates []decide.Candidate
 		width      int
@@ -48,8 +55,10 @@ func TestTake(t *testing.T) {
 		"as wide as allowed":         {[]decide.Candidate{candidate("a", "t"), candidate("b", "t"), candidate("c", "t")}, 2, []string{"a", "b"}},
 		"as many as there are":       {[]decide.Candidate{candidate("a", "t")}, 8, []string{"a"}},
 		"until the tier changes":     {[]decide.Candidate{candidate("a", "t"), candidate("b", "u")}, 8, []string{"a"}},
-		"a shared device alone":      {[]decide.Candidate{shared, candidate("b", "a")}, 8, []string{"s"}},
+		"a shared device apart":      {[]decide.Candidate{shared, candidate("b", "a")}, 8, []string{"s"}},
 		"no shared device after any": {[]decide.Candidate{candidate("b", "a"), shared}, 8, []string{"b"}},
+		"the same shared devices":    {[]decide.Candidate{shared, sharing("t", "x"), sharing("u", "x")}, 2, []string{"s", "t"}},
+		"other shared devices apart": {[]decide.Candidate{shared, sharing("t", "y"), sharing("u", "x")}, 8, []string{"s"}},
 		"none":                       {nil, 8, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,6 +160,30 @@ func TestWidenedSearch(t *testing.T) {
 			assert.Len(t, s.resolvable, 60)
 		})
 	}
+}
+
+// Nodes that reach the same devices are looked at together, as those with devices
+// of their own.
+func TestSearchOfSharedDevices(t *testing.T) {
+	var all []decide.Candidate
+	for i := range 1000 {
+		all = append(all, sharing(fmt.Sprintf("n%03d", i), "x"))
+	}
+	s := begin(framework.NewCycleState(), testPod(), time.Unix(0, 0), nil)
+	for {
+		s.take(slices.Values(fleetOf(s.query(), all)))
+		require.NotEmpty(t, s.part)
+		if _, found := s.rank["n999"]; found {
+			break
+		}
+		statuses := map[string]*fwk.Status{}
+		for _, c := range s.part {
+			statuses[c.Node] = refusal(fwk.Unschedulable, "NodeResourcesFit", "Insufficient cpu")
+		}
+		again, _ := s.refuse(diagnosis(statuses))
+		require.True(t, again)
+	}
+	assert.LessOrEqual(t, s.rounds, 12)
 }
 
 func TestRefuseEndsTheSearch(t *testing.T) {
