@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
@@ -54,12 +55,14 @@ type standIn struct {
 	*queue
 	recorder events.EventRecorderLogger
 	api      kubernetes.Interface
+	factory  informers.SharedInformerFactory
 }
 
-func (h *standIn) Activate(l klog.Logger, pods map[string]*corev1.Pod) { h.queue.Activate(l, pods) }
-func (h *standIn) EventRecorder() events.EventRecorderLogger           { return h.recorder }
-func (h *standIn) ClientSet() kubernetes.Interface                     { return h.api }
-func (h *standIn) APICacher() fwk.APICacher                            { return nil }
+func (h *standIn) Activate(l klog.Logger, pods map[string]*corev1.Pod)    { h.queue.Activate(l, pods) }
+func (h *standIn) EventRecorder() events.EventRecorderLogger              { return h.recorder }
+func (h *standIn) ClientSet() kubernetes.Interface                        { return h.api }
+func (h *standIn) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
+func (h *standIn) APICacher() fwk.APICacher                               { return nil }
 
 // claimsStub is the claims that the scheduler knows.
 type claimsStub struct {
@@ -252,6 +255,38 @@ func TestLimits(t *testing.T) {
 	assert.Equal(t, int32(7), f.plugin.limits(decisionOf("p", 1)).MaxAttempts)
 	assert.Equal(t, int32(5), f.plugin.limits(decisionOf("", 0)).MaxAttempts, "a claim without a policy")
 	assert.Equal(t, int32(5), f.plugin.limits(decisionOf("gone", 1)).MaxAttempts)
+}
+
+// slicesStub is the slices that the scheduler knows.
+type slicesStub struct {
+	fwk.SharedDRAManager
+	slices []*resourceapi.ResourceSlice
+}
+
+func (s *slicesStub) ResourceSlices() fwk.ResourceSliceLister { return s }
+func (s *slicesStub) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
+	return s.slices, nil
+}
+
+// Nobody waits for a node or a pool that was gone before the wait began.
+func TestHoldForWhatIsGone(t *testing.T) {
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+	require.NoError(t, factory.Core().V1().Nodes().Informer().GetStore().Add(readyNode(corev1.ConditionTrue)))
+	p := &Plugin{handle: &standIn{factory: factory}, dra: &slicesStub{slices: poolOf(1, gpu("H100"))}}
+	elsewhere := poolKey
+	elsewhere.Pool = "q"
+	for name, test := range map[string]struct {
+		hold *hold
+		gone bool
+	}{
+		"a node":          {holdForGood(v1alpha1.FailureNodeLost, nil, "n"), false},
+		"no such node":    {holdForGood(v1alpha1.FailureNodeLost, nil, "m"), true},
+		"a pool":          {holdForGood(v1alpha1.FailureStaleSlice, []reservedDevice{{pool: poolKey}}, "n"), false},
+		"one pool of two": {holdForGood(v1alpha1.FailureStaleSlice, []reservedDevice{{pool: poolKey}, {pool: elsewhere}}, "n"), true},
+		"neither":         {holdForGood(v1alpha1.FailureBindConflict, nil, "m"), false},
+	} {
+		assert.Equal(t, test.gone, p.gone(test.hold), name)
+	}
 }
 
 // Each class waits for what can change its answer and for nothing else.
