@@ -247,13 +247,15 @@ func TestGroupWithAMistake(t *testing.T) {
 	c.addFleet(fleet.Group{Name: "h100", Nodes: 1, Board: "H100-SXM5-80GB", GPUs: 4})
 	c.addPolicy("one", ladderOf("H100"))
 	c.addPolicy("two", ladderOf("H100", "A100"))
+	c.startWithGroups()
+	c.addPod("first", "one")
+	c.placed("first")
 	c.addGroup("job", 2)
-	c.addPod("a", "one", inGroup("job"))
+	c.addPod("a", "one", inGroup("job")) // it comes before b, so it is tried before
 	sound := c.templates["one-1"]
 	c.templates["one-1"] = c.templates["two-1"]
 	c.addPod("b", "one", inGroup("job"))
 	c.templates["one-1"] = sound
-	c.startWithGroups()
 	c.eventually(func() error { return c.says("a", "Pod default/b") })
 	c.remove("b")
 	c.addPod("c", "one", inGroup("job"))

@@ -45,25 +45,31 @@ func answered(err error) bool {
 }
 
 // find returns the claim as the API server has it, if its status was written; nil
-// if it was not, or if that can't be found out in time. A claim of the version
-// that was to be replaced may still be: the write may be under way.
+// if it was not, or if that can't be found out in time.
 func (w claimWriter) find(ctx context.Context, wanted *resourceapi.ResourceClaim) (found *resourceapi.ResourceClaim) {
 	ctx = context.WithoutCancel(ctx) // its end may be why there was no answer
-	_ = wait.PollUntilContextTimeout(ctx, askAgain, w.c.askFor, true, func(ctx context.Context) (bool, error) {
-		claim, err := w.Get(ctx, wanted.Name, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			return true, nil
-		case err != nil:
-			return false, nil
-		case claim.UID == wanted.UID && claim.ResourceVersion == wanted.ResourceVersion:
-			return false, nil
-		case claim.UID == wanted.UID && hasUse(claim, wanted):
-			found = claim
-		}
-		return true, nil
+	_ = wait.PollUntilContextTimeout(ctx, askAgain, w.c.askFor, true, func(ctx context.Context) (known bool, _ error) {
+		found, known = w.look(ctx, wanted)
+		return known, nil
 	})
 	return found
+}
+
+// look asks once. A claim of the version that was to be replaced may still be: the
+// write may be under way.
+func (w claimWriter) look(ctx context.Context, wanted *resourceapi.ResourceClaim) (found *resourceapi.ResourceClaim, known bool) {
+	claim, err := w.Get(ctx, wanted.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, true
+	case err != nil:
+		return nil, false
+	case claim.UID == wanted.UID && claim.ResourceVersion == wanted.ResourceVersion:
+		return nil, false
+	case claim.UID == wanted.UID && hasUse(claim, wanted):
+		return claim, true
+	}
+	return nil, true
 }
 
 // hasUse says whether a claim has the devices and the consumers that were to be
