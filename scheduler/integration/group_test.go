@@ -171,6 +171,11 @@ func TestGroupGivesBackWhatItCannotUse(t *testing.T) {
 			c.allocate(job[0]+"-accelerator", v1alpha1.RequestName+"/t0", "h100-0000", "gpu-1")
 			c.taint("h100-0000", "gpu-1")
 		},
+		// Which of the two is tried first does not matter.
+		"tainted, of the other": func(c *cluster, job []string) {
+			c.allocate(job[1]+"-accelerator", v1alpha1.RequestName+"/t0", "h100-0000", "gpu-1")
+			c.taint("h100-0000", "gpu-1")
+		},
 		"gone": func(c *cluster, job []string) {
 			c.allocate(job[0]+"-accelerator", v1alpha1.RequestName+"/t0", "h100-0000", "gpu-7")
 			c.taint("h100-0000", "gpu-1")

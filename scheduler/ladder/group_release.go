@@ -2,6 +2,7 @@ package ladder
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -68,12 +69,34 @@ func (g *groupSearches) failed() []*search {
 	return failed
 }
 
+// spoiled are searches of the Pods that were not tried, since it was in vain with
+// one before them, and that have devices which can't be used any more: for as long
+// as they have these no tier serves the group, and they are never tried.
+func (p *Plugin) spoiled(group fwk.PodGroupInfo, tried []*search) []*search {
+	var found []*search
+	for _, pod := range group.GetUnscheduledPods() {
+		if slices.ContainsFunc(tried, func(s *search) bool { return s.pod.UID == pod.UID }) {
+			continue
+		}
+		claims, toDecide, _ := p.claimsToDecide(pod)
+		var failure *BindError
+		if toDecide && errors.As(p.recheckAllocated(claims), &failure) {
+			found = append(found, &search{pod: pod, claims: claims})
+		}
+	}
+	for _, child := range group.GetChildren() {
+		found = append(found, p.spoiled(child, tried)...)
+	}
+	return found
+}
+
 // PodGroupPostFilter implements fwk.PodGroupPostFilterPlugin. As long as devices
 // are given back no other Pod need be preempted. The rest is the embedded
 // plugin's, if it came to prepare itself for any of the Pods.
 func (p *Plugin) PodGroupPostFilter(ctx context.Context, state fwk.PodGroupCycleState, group fwk.PodGroupInfo, schedule fwk.PodGroupSchedulingFunc) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
 	released := false
-	for _, s := range searchesOf(state).failed() {
+	failed := searchesOf(state).failed()
+	for _, s := range slices.Concat(failed, p.spoiled(group, failed)) {
 		some, err := p.release(ctx, s)
 		if err != nil {
 			p.core.waiting.park(s.pod, p.handle, p.core.clock.Now().Add(releaseAgain), nil, s.seen)
