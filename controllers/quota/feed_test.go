@@ -94,10 +94,12 @@ func TestSlim(t *testing.T) {
 			ResourceClaims: []corev1.PodResourceClaim{{Name: "r"}}, SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")},
 			TerminationGracePeriodSeconds: ptr.To[int64](9),
 		},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: "long", ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: "r"}},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, Message: "long", ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: "r"}},
 			ExtendedResourceClaimStatus: &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "e"}, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodReady}, {Type: corev1.DisruptionTarget, Reason: tenants.EvictionReason},
-			}},
+			},
+		},
 	}
 	got, err := slimPod(pod)
 	if err != nil {
