@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	resourcev1 "k8s.io/api/resource/v1"
+
 	"gpuladder.dev/ladder/drivers/checkpoint"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -285,9 +287,10 @@ func TestGuessesThatFillABoardAreGivenUp(t *testing.T) {
 	n.mustPrepare(wanted)
 }
 
-// TestADamagedFileIsEvidence: a file that is there, whatever is in it, was not
-// removed, so the containers of its claim may run.
-func TestADamagedFileIsEvidence(t *testing.T) {
+// newDamagedNode has a torn checkpoint and a damaged file, of a claim that was
+// removed by force.
+func newDamagedNode(t *testing.T) (*node, *resourcev1.ResourceClaim) {
+	t.Helper()
 	n := newNode(t, 1)
 	claim := n.api.allocate("c", "gpu-0")
 	n.mustPrepare(claim)
@@ -296,6 +299,13 @@ func TestADamagedFileIsEvidence(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.api.remove("c") // by force
+	return n, claim
+}
+
+// TestADamagedFileIsEvidence: a file that is there, whatever is in it, was not
+// removed, so the containers of its claim may run.
+func TestADamagedFileIsEvidence(t *testing.T) {
+	n, claim := newDamagedNode(t)
 	n.restart()
 	rival := n.api.allocate("rival", "gpu-0")
 	if _, err := n.prepare(rival); ClassOf(err) != ClassDeviceHeld {
@@ -310,14 +320,7 @@ func TestADamagedFileIsEvidence(t *testing.T) {
 // TestEvidenceIsKeptUntilItIsWrittenDown: what a damaged file proves is not lost
 // where the checkpoint can't be written yet.
 func TestEvidenceIsKeptUntilItIsWrittenDown(t *testing.T) {
-	n := newNode(t, 1)
-	claim := n.api.allocate("c", "gpu-0")
-	n.mustPrepare(claim)
-	n.tear(checkpoint.FileName)
-	if err := os.Truncate(n.engine.CDI.Path(claim.UID), 10); err != nil {
-		t.Fatal(err)
-	}
-	n.api.remove("c") // by force
+	n, _ := newDamagedNode(t)
 	inTheWay := filepath.Join(n.data, checkpoint.CorruptFileName)
 	if err := os.MkdirAll(filepath.Join(inTheWay, "more"), 0o750); err != nil {
 		t.Fatal(err)

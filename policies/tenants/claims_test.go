@@ -14,22 +14,13 @@ import (
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
-// lentTo is a fleet of one H100, guaranteed to a and held by b, for which a
-// Pod of a has waited.
-func lentTo(t *testing.T) (w *world, holder *corev1.Pod, held *resourceapi.ResourceClaim) {
+// saidByStatus is the stage of lending, where the Pod's status names its claim.
+func saidByStatus(t *testing.T) (w *world, holder *corev1.Pod) {
 	t.Helper()
-	w = newWorld(t)
-	w.gpus("n", "H100", 1)
-	w.policy("h", func(s *v1alpha1.AcceleratorPolicySpec) { s.Preempts = v1alpha1.PreemptsBorrowed }, tier("H100"))
-	w.quota("a", []string{"a"}, part("H100", 1, 1))
-	w.quota("b", []string{"b"}, part("H100", 0, 1))
-	holder = w.pod("b", "holder", "h")
-	w.expect("Open b/holder")
-	holder = w.edit(w.opened(holder), func(p *corev1.Pod) {
+	w, holder = lending(t)
+	return w, w.edit(holder, func(p *corev1.Pod) {
 		p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: v1alpha1.ClaimRefName, ResourceClaimName: ptr.To("holder-accelerator")}}
 	})
-	held = w.allocate(holder, "n/gpu-0")
-	return w, holder, held
 }
 
 func (w *world) editClaim(c *resourceapi.ResourceClaim, change func(*resourceapi.ResourceClaim)) *resourceapi.ResourceClaim {
@@ -49,12 +40,11 @@ func TestClaimIsWhoseTheStatusSays(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _, held := lentTo(t)
-			w.editClaim(held, change)
+			w, holder := saidByStatus(t)
+			w.editClaim(w.allocate(holder, "n/gpu-0"), change)
 			w.requireUsage("b", "H100", 1, 1)
 			w.requireSameAsRestarted()
-			w.pod("a", "asks", "h")
-			w.expect("Notice b/holder")
+			w.ask(holder)
 			w.requireUsage("b", "H100", 1, 1)
 		})
 	}
@@ -62,7 +52,7 @@ func TestClaimIsWhoseTheStatusSays(t *testing.T) {
 
 // A second claim that says it is the Pod's hides nothing.
 func TestAnotherClaimOfTheSameName(t *testing.T) {
-	w, holder, _ := lentTo(t)
+	w, holder := saidByStatus(t)
 	w.gpus("m", "T4", 1)
 	side := w.claim("b", "a-forged", holder, "m/gpu-0")
 	w.requireUsage("b", "H100", 1, 1)
@@ -70,8 +60,7 @@ func TestAnotherClaimOfTheSameName(t *testing.T) {
 	w.requireCapacity("H100", 1, 0)
 	w.requireCapacity("T4", 1, 0)
 	w.requireSameAsRestarted()
-	w.pod("a", "asks", "h")
-	w.expect("Notice b/holder")
+	w.ask(holder)
 	w.remove(side)
 	w.requireUsage("b", "T4", 0, 0)
 }
@@ -124,8 +113,7 @@ func TestExtendedResourcesAreHeld(t *testing.T) {
 	})
 	held := w.claim("c", "runs-extended-resources", runs, "n/gpu-0")
 	w.requireSameAsRestarted()
-	w.pod("a", "asks", "h")
-	w.expect("Notice b/holder")
+	w.ask(holder)
 	w.terminating(runs)
 	w.remove(runs)
 	w.remove(held)
@@ -134,15 +122,14 @@ func TestExtendedResourcesAreHeld(t *testing.T) {
 
 // A claim that no Pod uses may be used by something else.
 func TestClaimOfAnotherConsumer(t *testing.T) {
-	w, _, _ := lentTo(t)
+	w, holder := saidByStatus(t)
 	w.gpus("n", "H100", 2)
 	group := w.claim("c", "of-a-group", nil, "n/gpu-1")
 	w.editClaim(group, func(c *resourceapi.ResourceClaim) {
 		c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g", UID: "g"}}
 	})
 	w.requireSameAsRestarted()
-	w.pod("a", "asks", "h")
-	w.expect("Notice b/holder")
+	w.ask(holder)
 }
 
 // What a claim will hold that is not allocated yet nobody knows. It could be

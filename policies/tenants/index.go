@@ -81,7 +81,7 @@ func (m *Mirror) setPod(pod *corev1.Pod, gone bool) {
 	}
 	m.mark(id)
 	eachNamed(pod, func(claim types.NamespacedName) { m.link(m.users, claim, id) })
-	eachMade(pod, func(_ string, claim types.NamespacedName) { m.link(m.made, claim, id) })
+	eachMade(pod, func(claim types.NamespacedName) { m.link(m.made, claim, id) })
 	m.touchOwned(id)
 }
 
@@ -115,7 +115,7 @@ func (m *Mirror) unindex(id string, pod *corev1.Pod) {
 		}
 	}
 	eachNamed(pod, func(claim types.NamespacedName) { unlink(m.users, claim) })
-	eachMade(pod, func(_ string, claim types.NamespacedName) { unlink(m.made, claim) })
+	eachMade(pod, func(claim types.NamespacedName) { unlink(m.made, claim) })
 }
 
 // disown drops a Pod from those of its controller.
@@ -156,17 +156,16 @@ func eachNamed(pod *corev1.Pod, visit func(claim types.NamespacedName)) {
 	}
 }
 
-// eachMade visits the claims that were made for a Pod, as its status says, which
-// no tenant can write: by the name of the reference, and one for extended
-// resources by no name.
-func eachMade(pod *corev1.Pod, visit func(ref string, claim types.NamespacedName)) {
+// eachMade visits the claims that were made for a Pod, that for extended resources
+// included, as its status says, which no tenant can write.
+func eachMade(pod *corev1.Pod, visit func(claim types.NamespacedName)) {
 	for _, s := range pod.Status.ResourceClaimStatuses {
 		if s.ResourceClaimName != nil {
-			visit(s.Name, types.NamespacedName{Namespace: pod.Namespace, Name: *s.ResourceClaimName})
+			visit(types.NamespacedName{Namespace: pod.Namespace, Name: *s.ResourceClaimName})
 		}
 	}
 	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
-		visit("", types.NamespacedName{Namespace: pod.Namespace, Name: s.ResourceClaimName})
+		visit(types.NamespacedName{Namespace: pod.Namespace, Name: s.ResourceClaimName})
 	}
 }
 
