@@ -170,6 +170,13 @@ func plain(claims ...string) func(*corev1.Pod) {
 	}
 }
 
+// turnFor says which models the Pod's turn is for.
+func turnFor(models string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, v1alpha1.AnnotationTurnModels, models)
+	}
+}
+
 func aClass(name string, selectors ...string) *resourceapi.DeviceClass {
 	return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{Selectors: celOf(selectors...)}}
 }

@@ -141,6 +141,9 @@ type podDigest struct {
 	NodeAffinity     *corev1.NodeSelector
 	Tolerations      []corev1.Toleration
 	CPU, Memory      int64
+	// Turn is left out where it is empty, so that Pods without one have the digests
+	// that they had before there was any.
+	Turn string `json:",omitempty"`
 }
 
 func podContent(obj *corev1.Pod, r resources) podDigest {
@@ -155,6 +158,7 @@ func podContent(obj *corev1.Pod, r resources) podDigest {
 		Claims:  obj.Spec.ResourceClaims, Statuses: obj.Status.ResourceClaimStatuses,
 		NodeSelector: obj.Spec.NodeSelector, Tolerations: obj.Spec.Tolerations,
 		CPU: r.cpu, Memory: r.memory,
+		Turn: obj.Annotations[v1alpha1.AnnotationTurnModels],
 	}
 	if a := obj.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		d.NodeAffinity = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution

@@ -46,6 +46,8 @@ func TestWhatEntersTheDigest(t *testing.T) {
 		{"a Pod's resourceVersion", pod(func(p *corev1.Pod) { p.ResourceVersion = "7" }), false},
 		{"a Pod's condition", pod(func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: "x"}} }), false},
 		{"a Pod's other label", pod(func(p *corev1.Pod) { p.Labels["a"] = "b" }), false},
+		{"a Pod's other annotation", pod(func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }), false},
+		{"the models of a Pod's turn", pod(turnFor("A100")), true},
 		{"a Pod's creation", pod(func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(epoch.Add(time.Second)) }), true},
 		{"a Pod's end", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true},
 		{"when a taint came", slice(func(s *resourceapi.ResourceSlice) { s.Spec.Devices[0].Taints[0].TimeAdded = &now }), false},

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -79,25 +82,29 @@ func (st *State) charge(namespace string, m modelKey, by int) {
 	}
 }
 
-// budget is what a tenant may still take. A nil budget sets no limit.
+// budget is what a Pod's tenant may still take, as far as the Pod may take it. A
+// nil budget sets no limit.
 type budget struct {
 	models []string // that the tenant may use
 	limit  []int    // by place in models; math.MaxInt: no limit
 	used   []int
+	// turn are the models that the Pod's turn is for; empty: any.
+	turn []string
 
-	// The place of the model that was asked for last: fleets come in runs.
-	lastModel modelKey
-	lastPlace int
+	// What is known of the model that was asked for last: fleets come in runs.
+	lastModel  modelKey
+	lastPlace  int
+	lastInTurn bool
 }
 
 // budgetOf returns the budget of the Pod's tenant, without what is assumed for
-// the Pod itself; with nothing used where fresh is set.
+// the Pod itself; with nothing used, and for any turn, where fresh is set.
 func (st *State) budgetOf(p *pod, fresh bool) *budget {
 	q := st.quotaOf(p.key.Namespace)
 	if q == nil {
 		return nil
 	}
-	b := &budget{models: q.models, limit: make([]int, len(q.models)), used: make([]int, len(q.models))}
+	b := &budget{models: q.models, limit: make([]int, len(q.models)), used: make([]int, len(q.models)), lastPlace: -1}
 	for i := range q.obj.Spec.Models {
 		b.limit[i] = math.MaxInt
 		if l := q.obj.Spec.Models[i].Limit; l != nil {
@@ -107,6 +114,7 @@ func (st *State) budgetOf(p *pod, fresh bool) *budget {
 	if fresh {
 		return b
 	}
+	b.turn = turnOf(p.obj) // before any model is looked up
 	for _, ns := range q.obj.Spec.Namespaces {
 		if st.quotaOf(ns) != q {
 			continue
@@ -127,26 +135,48 @@ func (st *State) budgetOf(p *pod, fresh bool) *budget {
 	return b
 }
 
-// place is where the model stands in the quota, or -1.
-func (b *budget) place(m modelKey) int {
+// turnOf returns the models that the Pod's turn is for; none: any. Others may be
+// free, but they are set aside for other tenants.
+func turnOf(obj *corev1.Pod) []string {
+	var models []string
+	for model := range strings.SplitSeq(obj.Annotations[v1alpha1.AnnotationTurnModels], ",") {
+		if model = strings.TrimSpace(model); model != "" {
+			models = append(models, model)
+		}
+	}
+	return models
+}
+
+// find says where the model stands in the quota, or -1, and whether the Pod's turn
+// is for it.
+func (b *budget) find(m modelKey) (place int, inTurn bool) {
 	if m != b.lastModel {
 		b.lastModel, b.lastPlace = m, slices.IndexFunc(b.models, m.has)
+		b.lastInTurn = len(b.turn) == 0 || slices.ContainsFunc(b.turn, m.has)
 	}
-	return b.lastPlace
+	return b.lastPlace, b.lastInTurn
+}
+
+// place is where the model stands in the quota, or -1.
+func (b *budget) place(m modelKey) int {
+	i, _ := b.find(m)
+	return i
 }
 
 // exempt: no quota speaks of devices without a model, those of other drivers.
 func exempt(m modelKey) bool { return m == (modelKey{}) }
 
-// refuses says why the tenant can't take n devices of the model, or "".
+// refuses says why the Pod can't take n devices of the model, or "".
 func (b *budget) refuses(m modelKey, n int) string {
 	if b == nil || exempt(m) {
 		return ""
 	}
-	i := b.place(m)
+	i, inTurn := b.find(m)
 	switch {
 	case i < 0:
 		return "the tenant's quota does not list " + m.plain()
+	case !inTurn:
+		return "the Pod's turn is for " + strings.Join(b.turn, ", ") + " only"
 	case b.limit[i]-b.used[i] < n:
 		return fmt.Sprintf("%d of %d %s in use by the tenant, %d wanted", b.used[i], b.limit[i], b.models[i], n)
 	}
@@ -158,8 +188,8 @@ func (b *budget) allows(m modelKey, n int) bool {
 	if b == nil || exempt(m) {
 		return true
 	}
-	i := b.place(m)
-	return i >= 0 && b.limit[i]-b.used[i] >= n
+	i, inTurn := b.find(m)
+	return i >= 0 && inTurn && b.limit[i]-b.used[i] >= n
 }
 
 // take charges one device; the model must be allowed.

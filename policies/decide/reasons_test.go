@@ -192,6 +192,13 @@ var reasonCases = []struct {
 		},
 	},
 	{
+		reason: v1alpha1.ReasonQuotaExceeded, name: "another model's turn", detail: "the Pod's turn is for A100 only",
+		objects: []runtime.Object{
+			aNode("n-1"), aSlice("n-1", aGPU("gpu-0", "H100")), ladder(), aPod("p", turnFor("A100")),
+			aQuota("a", []string{"team-a"}, upTo("H100", 1), upTo("A100", 1)),
+		},
+	},
+	{
 		reason: v1alpha1.ReasonGroupNotServed, name: "another tier is the group's", detail: "can serve 1 of the group's 2 Pods",
 		objects: []runtime.Object{aNode("n-1"), aSlice("n-1", aGPU("gpu-0", "H100")), ladder(), aPod("p")},
 		query: func(q *Query) {

@@ -20,7 +20,7 @@ type run struct {
 	check  *nodeCheck
 	budget *budget
 	// relaxed asks what could ever be: every device free and untainted, nodes
-	// usable, `after` elapsed, the tenant's usage zero.
+	// usable, `after` elapsed, the tenant's usage zero, the Pod's turn for any model.
 	relaxed bool
 
 	nodes    []*node   // in order of names

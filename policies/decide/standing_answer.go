@@ -66,7 +66,8 @@ func (r *run) answering(a *alternative) *standing {
 	return s
 }
 
-// barred: the tenant's quota leaves no room for devices of the model.
+// barred: the tenant's quota leaves no room for devices of the model, or the Pod's
+// turn is for others.
 func (r *run) barred(a *alternative, m modelKey) bool { return !r.budget.allows(m, a.charge()) }
 
 // refusedHome: the slice's node is refused to the Pod, which counts before

@@ -58,6 +58,8 @@ func TestWhenStandingsAnswer(t *testing.T) {
 		{"a quota without the model", append(ranked(policy), aQuota("a", []string{"team-a"}, upTo("A100", 1))), true},
 		{"a quota without some model of a node", append(ranked(everything), aQuota("a", []string{"team-a"}, upTo("A100", 1))), false},
 		{"a quota for one of two", append(ranked(pair), aQuota("a", []string{"team-a"}, upTo("H100", 1))), false},
+		{"a turn for another model", append(ranked(policy), aPod("p", turnFor("A100")), aQuota("a", []string{"team-a"}, upTo("H100", 9), upTo("A100", 9))), true},
+		{"a turn for one of two models of a node", append(ranked(everything), aPod("p", turnFor("A100")), aQuota("a", []string{"team-a"}, upTo("H100", 9), upTo("A100", 9))), false},
 		{"devices for several nodes", append(ranked(policy), onlyOn(aSlice("fabric", aGPU("gpu-0", "H100")), "rack", "1")), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

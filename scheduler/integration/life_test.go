@@ -14,7 +14,9 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/fleet"
@@ -240,6 +242,33 @@ func TestQuota(t *testing.T) {
 	quota.Spec.Models[0].Limit = ptr.To[int32](4)
 	require.NoError(t, c.Update(t.Context(), quota))
 	c.placed(waits)
+}
+
+// A Pod has devices of the models that its turn is for, though the first tier's are
+// free, and waits where those are taken.
+func TestTurnForSomeModels(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(small(1), fleet.Group{Name: "l4", Nodes: 1, Board: "L4", GPUs: 2})
+	c.serveByClass("gpu", gpuResource, "")
+	c.addPolicy("h100-first", ladderOf("H100", "L4"))
+	c.create(&v1alpha1.TenantQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "team"},
+		Spec: v1alpha1.TenantQuotaSpec{
+			Namespaces: []string{namespace},
+			Models:     []v1alpha1.ModelQuota{{Model: "H100", Limit: ptr.To[int32](2)}, {Model: "L4", Limit: ptr.To[int32](2)}},
+		},
+	})
+	c.startScheduler()
+	turn := func(p *corev1.Pod) { metav1.SetMetaDataAnnotation(&p.ObjectMeta, v1alpha1.AnnotationTurnModels, "L4") }
+	c.addPod("claim", "h100-first", turn)
+	assert.Equal(t, "l4-0000/gpu-0", c.placed("claim"))
+	c.create(plainPod("resource", withResource(gpuResource, 1), following("h100-first"), turn))
+	assert.Equal(t, "l4-0000/gpu-1", c.servedAt("resource"))
+	waits := c.addPod("waits", "h100-first", turn)
+	assert.Contains(t, c.condition("waits", "Pending"), "t0 (2 ModelMismatch, 2 QuotaExceeded)")
+	// For any model by now.
+	require.NoError(t, c.Patch(t.Context(), waits, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationTurnModels+`":null}}}`))))
+	assert.Equal(t, "h100-0000/gpu-0", c.placed("waits"))
 }
 
 // A withdrawn revision parks the Pods that still wait with it.

@@ -94,12 +94,6 @@ func policyForResource(pod *corev1.Pod) (resource corev1.ResourceName, policy st
 	return "", value
 }
 
-// sameNaming says whether two versions of a Pod name the same policy for an
-// extended resource.
-func sameNaming(a, b *corev1.Pod) bool {
-	return a.Annotations[v1alpha1.AnnotationExtendedResourcePolicy] == b.Annotations[v1alpha1.AnnotationExtendedResourcePolicy]
-}
-
 // hasPolicyClaim says whether one of the Pod's claims is the policy's.
 func hasPolicyClaim(pod *corev1.Pod, policy string) bool {
 	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(ref corev1.PodResourceClaim) bool {

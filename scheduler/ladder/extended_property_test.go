@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,6 +51,8 @@ type naive struct {
 	spread    bool
 	count     int
 	waited    time.Duration
+	// turn are the models that the Pod's turn is for; none: any.
+	turn []string
 }
 
 func drawNaive(r *rand.Rand) *naive {
@@ -85,6 +88,9 @@ func drawNaive(r *rand.Rand) *naive {
 		}
 		n.tiers = append(n.tiers, t)
 	}
+	if r.Intn(3) == 0 {
+		n.turn = []string{"L4", "H100"}[r.Intn(2):]
+	}
 	return n
 }
 
@@ -101,7 +107,7 @@ func (n *naive) order() (nodes, tiers []string) {
 		for name, devices := range n.nodes {
 			byModel := map[string]int{}
 			for _, d := range devices {
-				if slices.Contains(t.models, d.model) && d.inClass && d.free && d.memory >= n.minMemory {
+				if slices.Contains(t.models, d.model) && d.inClass && d.free && d.memory >= n.minMemory && n.inTurn(d.model) {
 					byModel[d.model]++
 					rank[name]++
 				}
@@ -129,9 +135,15 @@ func (n *naive) order() (nodes, tiers []string) {
 	return nodes, tiers
 }
 
-// objects are the fleet as the engine is told of it.
+func (n *naive) inTurn(model string) bool { return len(n.turn) == 0 || slices.Contains(n.turn, model) }
+
+// objects are the fleet as the engine is told of it, and the quota of the Pod's
+// tenant, which has no limit.
 func (n *naive) objects() []runtime.Object {
-	var out []runtime.Object
+	quota := &v1alpha1.TenantQuota{ObjectMeta: metav1.ObjectMeta{Name: "team"}}
+	quota.Spec.Namespaces = []string{"ns"}
+	quota.Spec.Models = []v1alpha1.ModelQuota{{Model: "H100"}, {Model: "A100"}, {Model: "L4"}, {Model: "T4"}}
+	out := []runtime.Object{quota}
 	for name, devices := range n.nodes {
 		out = append(out, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -204,7 +216,7 @@ func TestOrderOfNodesForAResource(t *testing.T) {
 			require.NoError(t, st.Put(obj), "seed %d", seed)
 		}
 		now := time.Unix(1_000_000, 0)
-		pod := resourcePod(int64(n.count), withAnnotation("h100-first"))
+		pod := resourcePod(int64(n.count), turnFor(strings.Join(n.turn, ","), withAnnotation("h100-first")))
 		pod.CreationTimestamp = metav1.NewTime(now.Add(-n.waited))
 		revision := n.revision()
 		require.Empty(t, revision.Spec.PolicySpec.Validate(nil), "seed %d: the policy is one that users can have", seed)
@@ -221,7 +233,7 @@ func TestOrderOfNodesForAResource(t *testing.T) {
 			i := slices.IndexFunc(n.tiers, func(t naiveTier) bool { return t.name == c.Tier })
 			for _, chosen := range c.Devices {
 				d := n.device(c.Node, chosen.Device)
-				require.True(t, d != nil && d.free && d.inClass && slices.Contains(n.tiers[i].models, d.model), "seed %d: %v", seed, chosen)
+				require.True(t, d != nil && d.free && d.inClass && slices.Contains(n.tiers[i].models, d.model) && n.inTurn(d.model), "seed %d: %v", seed, chosen)
 			}
 		}
 		wantNodes, wantTiers := n.order()

@@ -53,6 +53,16 @@ func withAnnotation(value string) func(*corev1.Pod) {
 	}
 }
 
+// turnFor says which models the Pod's turn is for, after other changes.
+func turnFor(models string, change ...func(*corev1.Pod)) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		for _, f := range change {
+			f(p)
+		}
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, v1alpha1.AnnotationTurnModels, models)
+	}
+}
+
 func withClaim(ref, template string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: ref, ResourceClaimTemplateName: &template})

@@ -113,7 +113,7 @@ func (f *front) MoveAllToActiveOrBackoffQueue(logger klog.Logger, event fwk.Clus
 // Update implements internalqueue.SchedulingQueue.
 func (f *front) Update(ctx context.Context, old, current *corev1.Pod) {
 	f.SchedulingQueue.Update(ctx, old, current)
-	if !sameLabels(old.Labels, current.Labels) || !sameNaming(old, current) || !apiequality.Semantic.DeepEqual(old.Status.ResourceClaimStatuses, current.Status.ResourceClaimStatuses) {
+	if !sameLabels(old.Labels, current.Labels) || !sameAnnotations(old, current) || !apiequality.Semantic.DeepEqual(old.Status.ResourceClaimStatuses, current.Status.ResourceClaimStatuses) {
 		f.waiting.observeOwn(current)
 	}
 }

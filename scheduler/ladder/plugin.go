@@ -16,6 +16,7 @@ import (
 	plfeature "k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/scheduler/view"
 )
 
@@ -104,6 +105,14 @@ func withDefaults(args *config.DynamicResourcesArgs, fts plfeature.Features) *co
 }
 
 func sameLabels(a, b map[string]string) bool { return maps.Equal(a, b) }
+
+// sameAnnotations says whether two versions of a Pod agree in the annotations that
+// a decision depends on: the policy for an extended resource, and the models that
+// its turn is for.
+func sameAnnotations(a, b *corev1.Pod) bool {
+	return a.Annotations[v1alpha1.AnnotationExtendedResourcePolicy] == b.Annotations[v1alpha1.AnnotationExtendedResourcePolicy] &&
+		a.Annotations[v1alpha1.AnnotationTurnModels] == b.Annotations[v1alpha1.AnnotationTurnModels]
+}
 
 // SignPod implements fwk.SignPlugin: what was found for one Pod is not reused for
 // another that looks the same where Ladder may have something to say about it.

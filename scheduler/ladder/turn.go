@@ -43,9 +43,9 @@ const (
 // kind is what the engine's answer about a Pod that waits depends on, but for
 // the time it has waited. Pods whose claims no policy made are of their own.
 type kind struct {
-	namespace, policy, revision string
-	claims                      int
-	alone                       types.UID
+	namespace, policy, revision, turn string
+	claims                            int
+	alone                             types.UID
 }
 
 func kindOf(pod *corev1.Pod) kind {
@@ -53,6 +53,7 @@ func kindOf(pod *corev1.Pod) kind {
 		namespace: pod.Namespace,
 		policy:    pod.Labels[v1alpha1.LabelPolicy],
 		revision:  pod.Labels[v1alpha1.LabelPolicyRevision],
+		turn:      pod.Annotations[v1alpha1.AnnotationTurnModels],
 		claims:    len(pod.Spec.ResourceClaims),
 	}
 	if k.policy == "" || k.claims != 1 {

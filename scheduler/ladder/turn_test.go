@@ -182,6 +182,26 @@ func TestTheEngineIsAskedAboutThoseAhead(t *testing.T) {
 	assert.Equal(t, []string{"p2"}, engine.about)
 }
 
+// A no to a Pod whose turn is for some models says nothing of one for others.
+func TestTurnsForOtherModelsAreAskedAbout(t *testing.T) {
+	pods := inOrder(4)
+	for i, models := range []string{"L4", "", "L4", ""} {
+		pods[i].Labels = map[string]string{v1alpha1.LabelPolicy: "one"}
+		pods[i].Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "accelerator"}}
+		if models != "" {
+			turnFor(models)(pods[i])
+		}
+	}
+	r := newRig(t, pods...)
+	engine := &asked{serves: map[string]bool{"p1": true}}
+	p := &Plugin{core: &Core{engine: engine, waiting: r.waiting}}
+	for _, pod := range pods[:3] {
+		r.toldNo(pod, 1)
+	}
+	assert.Same(t, pods[1], p.mustYield(&search{pod: pods[3], seen: sight{gains: 2}, part: []decide.Candidate{{Node: "n"}}}))
+	assert.Equal(t, []string{"p0", "p1"}, engine.about)
+}
+
 func TestTheEngineIsNotAskedForever(t *testing.T) {
 	pods := inOrder(3 * maxAsks)
 	r := newRig(t, pods...)

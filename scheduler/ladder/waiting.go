@@ -118,9 +118,9 @@ func (w *waiting) park(pod *corev1.Pod, activator fwk.PodActivator, until time.T
 		return
 	}
 	w.fruitless(pod.UID)
-	// What the Pod says of its policy may have changed while it was tried; the
+	// What is said of its policy or turn may have changed while it was tried; the
 	// queue knows nothing of that.
-	if w.changes != seen.changes && p.minds(causeObjects) || !sameNaming(pod, current) && p.minds(causeOwn) {
+	if w.changes != seen.changes && p.minds(causeObjects) || !sameAnnotations(pod, current) && p.minds(causeOwn) {
 		w.due(pod.UID)
 	}
 }

@@ -386,14 +386,17 @@ func TestNextTier(t *testing.T) {
 }
 
 // An annotation that is mended while the Pod is tried is not missed.
-func TestPolicyNamedAnewDuringAnAttempt(t *testing.T) {
+func TestAnnotatedAnewDuringAnAttempt(t *testing.T) {
 	for name, test := range map[string]struct {
-		now  string
+		now  func(*corev1.Pod)
 		want bool
-	}{"mended": {"good", true}, "as it was": {"bad", false}} {
+	}{
+		"mended": {withAnnotation("good"), true}, "as it was": {withAnnotation("bad"), false},
+		"another turn": {turnFor("L4", withAnnotation("bad")), true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			tried := resourcePod(1, withAnnotation("bad"))
-			current := resourcePod(1, withAnnotation(test.now))
+			current := resourcePod(1, test.now)
 			r := newRig(t, current)
 			r.park(tried, r.queue, noTime, holdOf(v1alpha1.FailurePolicyInvalid), sight{})
 			assert.Equal(t, test.want, r.sweep.due.Has(tried.UID))

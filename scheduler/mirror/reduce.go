@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 // relevantNode returns the part of a node that decides which devices it can
@@ -31,9 +33,20 @@ func relevantPod(pod *corev1.Pod) *corev1.Pod {
 			Name:              pod.Name,
 			UID:               pod.UID,
 			Labels:            pod.Labels,
+			Annotations:       relevantAnnotations(pod),
 			CreationTimestamp: pod.CreationTimestamp,
 		},
 		Spec:   pod.Spec,
 		Status: corev1.PodStatus{ResourceClaimStatuses: pod.Status.ResourceClaimStatuses},
 	}
+}
+
+// relevantAnnotations returns what others have told the scheduler to keep to, and
+// nothing of what it writes itself.
+func relevantAnnotations(pod *corev1.Pod) map[string]string {
+	turn, ok := pod.Annotations[v1alpha1.AnnotationTurnModels]
+	if !ok {
+		return nil
+	}
+	return map[string]string{v1alpha1.AnnotationTurnModels: turn}
 }

@@ -258,7 +258,8 @@ type Preempts string
 const (
 	// PreemptsNever: nobody's.
 	PreemptsNever Preempts = "Never"
-	// PreemptsBorrowed: devices that another tenant borrowed.
+	// PreemptsBorrowed: devices that are borrowed, by later Pods of the same tenant
+	// or by other tenants.
 	PreemptsBorrowed Preempts = "Borrowed"
 	// PreemptsLowerPriority: also those of lower priority inside the tenant.
 	PreemptsLowerPriority Preempts = "LowerPriority"

@@ -54,6 +54,12 @@ const (
 // many Pods of each kind the turn was for, in JSON.
 const AnnotationTurn = "gpuladder.dev/turn"
 
+// AnnotationTurnModels is written on a Pod when its gate is opened, where its turn
+// is not for any model that its policy takes: the models that it may use, joined
+// by commas and sorted. Whoever places the Pod gives it devices of these only, since
+// others that are free are set aside for someone else.
+const AnnotationTurnModels = "gpuladder.dev/turn-models"
+
 // ConditionAccelerator is the condition type on a Pod that says what it got,
 // or why not.
 const ConditionAccelerator = "gpuladder.dev/Accelerator"

@@ -53,7 +53,8 @@ const (
 	ReasonIsolationUnsatisfied Reason = "IsolationUnsatisfied"
 	// ReasonCapacityTooSmall: the device lacks a capacity that the request asks for.
 	ReasonCapacityTooSmall Reason = "CapacityTooSmall"
-	// ReasonQuotaExceeded: the tenant's limit for the device's model would be passed.
+	// ReasonQuotaExceeded: the tenant's limit for the device's model would be passed,
+	// or the Pod's turn is for other models.
 	ReasonQuotaExceeded Reason = "QuotaExceeded"
 	// ReasonGroupNotServed: the device would do, but the Pods of the Pod's
 	// PodGroup take one tier, and this one can't serve them.

@@ -146,6 +146,7 @@ func (d *draw) pods() {
 				d.plainClaims(p)
 			}
 		}
+		d.turn(p)
 		d.c.Pods = append(d.c.Pods, p)
 	}
 }

@@ -129,6 +129,17 @@ func (d *draw) tiers(s *v1alpha1.AcceleratorPolicySpec) {
 	}
 }
 
+// turn says of every second Pod of a cluster with quotas which models its turn is
+// for. A Pod in a namespace without a quota may get one too, where it says nothing.
+func (d *draw) turn(p *corev1.Pod) {
+	if len(d.c.Quotas) == 0 || !d.oneIn2("turn") {
+		return
+	}
+	p.Annotations = map[string]string{
+		v1alpha1.AnnotationTurnModels: pickOne(d, "turn's models", "A100", "H100", "A100,H100", "T4", " T4 ,, H100", " , "),
+	}
+}
+
 // quotas limits the tenants of every fourth cluster; now and then two quotas list
 // the same namespace.
 func (d *draw) quotas() {

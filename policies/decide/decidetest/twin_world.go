@@ -19,7 +19,7 @@ type world struct {
 	question Question
 	pod      *corev1.Pod
 	// relaxed: every device free and untainted, nodes usable, `after` elapsed,
-	// the tenant's usage zero.
+	// the tenant's usage zero, the Pod's turn for any model.
 	relaxed bool
 
 	devices []*device
@@ -33,6 +33,8 @@ type world struct {
 	usage   map[int]int
 	limits  []v1alpha1.ModelQuota
 	limited bool
+	// turn are the models that the Pod's turn is for; none: any.
+	turn []string
 }
 
 type quantities map[resourceapi.QualifiedName]resource.Quantity
@@ -77,7 +79,7 @@ func (c *Cluster) look(q Question) *world {
 // the better.
 func (w *world) relax() *world {
 	r := *w
-	r.relaxed = true
+	r.relaxed, r.turn = true, nil
 	r.held, r.shares, r.usage = map[DeviceID]bool{}, map[DeviceID]quantities{}, map[int]int{}
 	return &r
 }
@@ -229,6 +231,11 @@ func (w *world) gatherUse() {
 	tenant := w.cluster.Tenant(w.question.Pod.Namespace)
 	if tenant != nil {
 		w.limited, w.limits = true, tenant.Spec.Models
+		for _, model := range strings.Split(w.pod.Annotations[v1alpha1.AnnotationTurnModels], ",") {
+			if model = strings.TrimSpace(model); model != "" {
+				w.turn = append(w.turn, model)
+			}
+		}
 	}
 	for _, c := range w.cluster.Claims {
 		if c.Status.Allocation == nil {
@@ -322,13 +329,15 @@ func (d *device) attribute(domain, name string) *resourceapi.DeviceAttribute {
 }
 
 // mayTake says whether the tenant's limit has room for n more of the device's
-// model.
+// model, and the Pod's turn is for that.
 func (w *world) mayTake(d *device, n int) bool {
 	place, counts := w.charged(d)
 	switch {
 	case !counts:
 		return true
 	case place < 0:
+		return false
+	case len(w.turn) > 0 && !slices.ContainsFunc(w.turn, func(m string) bool { return isModel(d, m) }):
 		return false
 	case w.limits[place].Limit == nil:
 		return true
