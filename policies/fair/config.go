@@ -53,6 +53,7 @@ const (
 	DefaultPriorityAging = 24 * time.Hour
 	DefaultNotice        = time.Minute
 	DefaultCooldown      = 10 * time.Minute
+	DefaultHoldFor       = time.Hour
 )
 
 // maxCost keeps what devices are worth far from overflow.
@@ -96,6 +97,10 @@ type Config struct {
 	// back; twice as long each further time, see [Config.CooldownAfter]. Zero:
 	// DefaultCooldown; negative: none.
 	Cooldown time.Duration
+	// HoldFor is how long an opened entry may use only the models of its opening,
+	// should devices of those not be free any more. Zero: DefaultHoldFor; negative:
+	// for ever.
+	HoldFor time.Duration
 	// LendAfter is how long a tenant must have left guaranteed devices unused
 	// before they are lent to others. Zero: they are lent at once.
 	LendAfter time.Duration
@@ -118,6 +123,7 @@ func (c *Config) complete() error {
 	defaultTime(&c.PriorityAging, DefaultPriorityAging)
 	defaultTime(&c.Notice, DefaultNotice)
 	defaultTime(&c.Cooldown, DefaultCooldown)
+	defaultTime(&c.HoldFor, DefaultHoldFor)
 	if c.Mode < Ladder || c.Mode > FIFO {
 		return fmt.Errorf("%v is no set-up, %w", c.Mode, ErrInvalid)
 	}

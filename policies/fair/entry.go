@@ -104,7 +104,10 @@ type entry struct {
 	servant  string  // the entry that the devices are taken back for
 	promised []place // what is taken back for this entry outside its guarantee
 	inside   vec     // what of it a pass has found to be covered by the guarantee; nil: it borrows
-	served   int64   // the pass in which notice is out for it
+	settled  bool    // a pass has decided whether it is inside
+	within   []int   // the models that it may use once it is opened; empty: any
+	boundAt  int64   // since when it may use only those
+	short    bool    // undecided members can't all be expected to find devices
 	reclaims int64   // how often its devices were taken back
 	cooled   int64   // until when it does not borrow
 }
@@ -157,6 +160,9 @@ func byAge(a, b *entry) int {
 func bySettling(a, b *entry) int {
 	return cmp.Or(cmp.Compare(b.shape.priority, a.shape.priority), byAge(a, b))
 }
+
+// mayUse says whether an opened entry may have devices of the model.
+func (e *entry) mayUse(m int) bool { return len(e.within) == 0 || slices.Contains(e.within, m) }
 
 // undecided is the number of members without an allocation.
 func (e *entry) undecided() int64 {

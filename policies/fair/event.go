@@ -26,7 +26,11 @@ type Arrived struct{ Entry Entry }
 
 // Opened: the gate of an entry is open, whoever opened it. Known already where
 // Next asked for it.
-type Opened struct{ ID string }
+type Opened struct {
+	ID string
+	// Models that it may use, as the Open said; empty: any.
+	Models []string
+}
 
 // Allocated: members of an entry got devices.
 type Allocated struct {

@@ -3,6 +3,8 @@ package fair
 // Where an entry lands when it is opened, what its guarantee covers, and what
 // it would take to serve it.
 
+import "slices"
+
 // verdict is why an entry, or one way to serve it, has to wait. The later in
 // the list, the nearer to being served.
 type verdict int8
@@ -31,11 +33,12 @@ type try struct {
 	e  *entry
 	// own is what this pass has set aside for the entry itself.
 	own vec
-	// force: take what is set aside for others or not lent, since the entry is
-	// entitled to a device and whoever places it takes the first one.
+	// force: also what is set aside for others or not lent, which is where who
+	// places the entry would put it.
 	force bool
-	// yields: but not what is set aside for those for whom notice is out.
-	yields bool
+	// entitled: of what is set aside for others it leaves only what is being taken
+	// back for them.
+	entitled bool
 	// note is called with the verdict of each way that has no room; may be nil.
 	note func(request, alternative, model int, size int64, v verdict)
 
@@ -142,12 +145,12 @@ func (y *try) room(m int, size, parts int64) (int64, verdict) {
 		v = limitReached
 	}
 	if y.force {
-		if y.yields && max(free-model.pending+own, 0)/size < k {
-			return -1, setAside
-		}
 		return k, v
 	}
 	allowed, why := max(free-model.reserved+own+row.warm, 0)/size, setAside
+	if y.entitled {
+		allowed = max(free-model.pending+own, 0) / size
+	}
 	if lent := (st.lent(y.e, m) - taken) / size; lent < allowed {
 		allowed, why = max(lent, 0), notLent
 	}
@@ -188,15 +191,24 @@ func (st *State) lendable(e *entry, m int) int64 {
 }
 
 // entitled is where the entry would land inside its tenant's guarantee, and
-// whether all of it fits there: on free devices if it can.
+// whether all of it fits there: on free devices if it can, else on those with
+// what is being taken back for it, else on any.
 func (st *State) entitled(e *entry) ([]place, bool) {
-	if places, ok := st.inside(e, true); ok {
-		return places, true
+	places, ok := st.inside(e, st.free)
+	if coming := st.coming[e.id]; !ok && coming != nil {
+		places, ok = st.inside(e, func(m int) int64 { return max(st.free(m), 0) + coming.of(m) })
 	}
-	return st.inside(e, false)
+	if !ok {
+		places, ok = st.inside(e, func(int) int64 { return none })
+	}
+	return places, ok
 }
 
-func (st *State) inside(e *entry, free bool) ([]place, bool) {
+// free devices of a model: negative where more is held than there is.
+func (st *State) free(m int) int64 { return st.models[m].free() }
+
+// inside is where the entry would land there with as many devices of each model.
+func (st *State) inside(e *entry, devices func(model int) int64) ([]place, bool) {
 	t := e.tenant
 	var places []place
 	var own vec
@@ -214,10 +226,8 @@ func (st *State) inside(e *entry, free bool) ([]place, bool) {
 			_, size := e.shape.units(r, a, e.shape.members)
 			for _, m := range a.models {
 				row := &t.rows[m]
-				room := min(row.guaranteed-row.held()-row.reserved-row.kept, st.models[m].capacity)
-				if free {
-					room = min(room, st.models[m].free()-row.reserved)
-				}
+				room := min(row.guaranteed-row.inside-row.reserved-row.kept, st.models[m].capacity, t.quotaRoom(m, row.committed()+row.reserved))
+				room = min(room, satSub(devices(m), row.reserved))
 				if k := min(left, (room-own.of(m))/size); k > 0 {
 					left -= k
 					own = own.add(m, k*size)
@@ -313,12 +323,7 @@ func sum(places []place) vec {
 	return v
 }
 
-// covered: the tenant's guarantee covers it all.
-func (t *tenant) covered(v vec) bool {
-	for _, a := range v {
-		if row := &t.rows[a.model]; row.held()+a.n > row.guaranteed {
-			return false
-		}
-	}
-	return true
+// same amounts, in any order.
+func (v vec) same(o vec) bool {
+	return len(v) == len(o) && !slices.ContainsFunc(v, func(a amount) bool { return o.of(a.model) != a.n })
 }

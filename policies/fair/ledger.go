@@ -51,7 +51,7 @@ func (st *State) settle() {
 
 func (st *State) settleEntry(e *entry) {
 	e.tenant.settled = st.round
-	e.charge, e.hold = e.charge[:0], e.hold[:0]
+	e.charge, e.hold, e.short = e.charge[:0], e.hold[:0], false
 	needs := e.needs()
 	for i := range needs {
 		r := &needs[i]
@@ -97,7 +97,7 @@ func (st *State) chargeRequest(e *entry, r *request) {
 		}
 		row := &e.tenant.rows[w.model]
 		_, size := e.shape.units(r, &r.alternatives[w.alternative], e.undecided())
-		if st.models[w.model].capacity < size {
+		if st.models[w.model].capacity < size || !e.mayUse(w.model) {
 			continue
 		}
 		if k := min(left, e.tenant.quotaRoom(w.model, row.alloc+row.charge)/size); k > 0 {
@@ -128,7 +128,7 @@ func (st *State) holdRequest(e *entry, r *request) {
 			}
 			row := &e.tenant.rows[m]
 			k := min(left, st.models[m].free()/size, e.tenant.quotaRoom(m, row.alloc+row.hold)/size)
-			if k <= 0 {
+			if k <= 0 || !e.mayUse(m) {
 				continue
 			}
 			left -= k
@@ -140,6 +140,7 @@ func (st *State) holdRequest(e *entry, r *request) {
 			e.hold = e.hold.add(m, k*size)
 		}
 	}
+	e.short = e.short || left > 0
 }
 
 // scale of shares: this much is a share of 1 at weight 1.

@@ -6,7 +6,9 @@ package fair
 // not borrow again at once. The guarantee does not depend on either.
 
 import (
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
@@ -57,43 +59,82 @@ func (st *State) coolSince(e *entry, at int64) {
 func (st *State) cooling(e *entry) bool { return e.cooled > st.now && st.cfg.Mode.shares() }
 
 // noteUse notes, with what is allocated and expected at the beginning of a
-// pass, what tenants use of their guarantees, and which entries are inside them.
+// pass, what tenants use of their guarantees.
 func (st *State) noteUse() {
 	for _, t := range st.tenants {
-		below := false
 		for i := range t.rows {
 			r := &t.rows[i]
 			if r.guaranteed == 0 {
 				continue
 			}
-			below = below || r.held() <= r.guaranteed
 			used := min(r.held(), r.guaranteed)
 			if used >= r.mark || satAdd(r.markAt, int64(st.cfg.LendAfter)) <= st.now {
 				r.mark, r.markAt = used, st.now
 			}
 		}
-		if !below {
-			continue
-		}
-		for _, e := range t.running {
-			if e.inside == nil && e.phase == opened {
-				t.settleInside(e)
-			}
-		}
 	}
 }
 
-// settleInside: what an entry holds is inside its tenant's guarantee once all
-// that the tenant holds of these models is. From then on others are taken first.
-func (t *tenant) settleInside(e *entry) {
-	for _, held := range [...]vec{e.alloc, e.hold} {
-		for _, a := range held {
-			if r := &t.rows[a.model]; a.n > 0 && r.held() > r.guaranteed {
-				return
-			}
+// borrowers counts what the tenant holds inside its guarantee, and returns the
+// running entries that are not, in the order in which they come to be: first what
+// can't be taken back, then what no pass has looked at, since it ran before the
+// State was told of it, then in the tenant's own order.
+func (st *State) borrowers(t *tenant) []*entry {
+	for i := range t.rows {
+		t.rows[i].inside = 0
+	}
+	for _, c := range t.claims {
+		for _, a := range c.alloc {
+			t.rows[a.model].inside += a.n
 		}
 	}
-	e.inside = e.holds()
+	var list []*entry
+	for _, e := range t.running {
+		switch {
+		case e.inside != nil:
+			for _, a := range e.holds() {
+				t.rows[a.model].inside += a.n
+			}
+		case e.phase == opened:
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b *entry) int {
+		if before := a.comesFirst() && !b.comesFirst(); before || a.comesFirst() == b.comesFirst() && st.before(a, b) {
+			return -1
+		}
+		return 1
+	})
+	return list
+}
+
+// comesFirst: an entry that runs goes before all that wait.
+func (e *entry) comesFirst() bool { return e.shape.firm || !e.settled }
+
+// settleInside goes along borrowers up to the one that comes after the next
+// waiting entry of its tenant; next is nil behind the last. What finds room in the
+// guarantee is inside it, and borrows no more: others of its tenant that come
+// later are taken back first. It returns the borrowers that are left.
+func (st *State) settleInside(t *tenant, list []*entry, next *entry, stamp bool) []*entry {
+	for len(list) > 0 && (next == nil || list[0].comesFirst() || st.before(list[0], next)) {
+		e := list[0]
+		list = list[1:]
+		e.settled = e.settled || stamp
+		holds := e.holds()
+		if len(holds) == 0 || slices.ContainsFunc(holds, func(a amount) bool {
+			r := &t.rows[a.model]
+			return r.inside+r.reserved+r.kept+a.n > r.guaranteed
+		}) {
+			continue
+		}
+		for _, a := range holds {
+			t.rows[a.model].inside += a.n
+		}
+		if stamp {
+			e.inside = holds
+		}
+	}
+	return list
 }
 
 // stray: an entry that got other devices than expected is not inside any more,
@@ -124,8 +165,9 @@ func (st *State) keepWarm() {
 // keepInside keeps a part of the guarantee for an entry that is not entitled
 // yet, since what it needs is in use: younger ones of its tenant are entitled
 // only to what is left. Of the ways that fit into the guarantee as a whole it
-// is the one that lacks the least, of equals the preferred; a gang that no
-// model's guarantee could hold is spread in order of preference.
+// is the one that lacks the least, of equals the preferred. What is larger than
+// the guarantee of each model keeps nothing: it would keep that of several from
+// all others of its tenant, for as long as the longest that runs there.
 func (st *State) keepInside(e *entry) {
 	t := e.tenant
 	var keep vec
@@ -134,9 +176,7 @@ func (st *State) keepInside(e *entry) {
 		if t.satisfied(r) {
 			continue
 		}
-		left := e.shape.parts(r)
 		best, lack := amount{}, int64(none)
-		var spread vec
 		for j := range r.alternatives {
 			a := &r.alternatives[j]
 			if satAdd(e.created, a.after) > st.now {
@@ -145,33 +185,56 @@ func (st *State) keepInside(e *entry) {
 			parts, size := e.shape.units(r, a, e.shape.members)
 			for _, m := range a.models {
 				row := &t.rows[m]
-				whole := min(row.guaranteed, st.models[m].capacity)
-				if need := parts*size + keep.of(m); need <= whole {
-					room := row.guaranteed - row.held() - row.reserved - row.kept
-					if l := max(need-room, 0); l < lack {
-						best, lack = amount{m, parts * size}, l
-					}
+				need := parts*size + keep.of(m)
+				if need > min(row.guaranteed, st.models[m].capacity) {
+					continue
 				}
-				if k := min(left, (whole-keep.of(m)-spread.of(m))/size); k > 0 {
-					left -= k
-					spread = spread.add(m, k*size)
+				room := row.guaranteed - row.inside - row.reserved - row.kept
+				if l := max(need-room, 0); l < lack {
+					best, lack = amount{m, parts * size}, l
 				}
 			}
 		}
-		switch {
-		case best.n > 0:
-			keep = keep.add(best.model, best.n)
-		case left > 0:
-			return // larger than the guarantee
-		default:
-			for _, a := range spread {
-				keep = keep.add(a.model, a.n)
-			}
+		if best.n == 0 {
+			return
 		}
+		keep = keep.add(best.model, best.n)
 	}
 	for _, a := range keep {
 		t.rows[a.model].kept += a.n
 	}
+}
+
+// hold notes since when an entry may use some models only.
+func (st *State) hold(e *entry) {
+	e.boundAt = st.now
+	st.bound[e.id] = e
+}
+
+// boundTill is from when on an opened entry that has not got the models that it is
+// held to may use any, should they not be free. False: it is not held, or for good.
+func (st *State) boundTill(e *entry) (int64, bool) {
+	return satAdd(e.boundAt, int64(st.cfg.HoldFor)), st.cfg.HoldFor >= 0 && len(e.within) > 0 && e.undecided() > 0 && e.notice == unnoticed
+}
+
+// widen lets those use any model for which those that they are held to are gone:
+// they failed, or went to somebody else.
+func (st *State) widen() (actions []Action) {
+	if len(st.bound) == 0 {
+		return nil
+	}
+	st.settle()
+	for _, id := range slices.Sorted(maps.Keys(st.bound)) {
+		e := st.bound[id]
+		if len(e.within) == 0 || e.undecided() == 0 {
+			delete(st.bound, id)
+		} else if at, ok := st.boundTill(e); ok && at <= st.now && e.short {
+			delete(st.bound, id)
+			e.within, st.stale = nil, true
+			actions = append(actions, Action{Kind: Widen, ID: id, Tenant: e.tenant.name})
+		}
+	}
+	return actions
 }
 
 // waited: the entry has waited so long that one of the times of the

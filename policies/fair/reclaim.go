@@ -243,27 +243,33 @@ type victim struct {
 	lost int64
 }
 
-// cheapest victims: those that borrow, if they are enough, else any that can
-// be spared; in both cases such as hold no other model where others would go
-// below a guarantee of that.
+// choice is whose entries may be taken back for an entitled one.
+type choice struct {
+	own    bool // only what its own tenant borrows
+	borrow bool // of others only what borrows
+	pure   bool // only what holds no other model
+}
+
+// cheapest victims: those that its own tenant borrows, if they are enough, then
+// with those that others borrow, else any that can be spared; in each case such as
+// hold no other model where others would go below a guarantee of that.
 func (st *State) cheapest(it *item, m int, n int64) (victims []*entry, ok bool) {
-	for _, borrow := range []bool{true, false} {
-		for _, pure := range []bool{false, true} {
-			if victims, ok = st.victims(it, m, n, pure, borrow); ok {
-				return victims, true
-			}
+	for _, c := range [...]choice{{own: true}, {own: true, pure: true}, {borrow: true}, {borrow: true, pure: true}, {}, {pure: true}} {
+		if victims, ok = st.victims(it, m, n, c); ok {
+			return victims, true
 		}
 	}
 	return nil, false
 }
 
 // victims are those with the least lost work that free n devices of a model
-// for an entry: of what other tenants borrow where the entry is entitled, of
-// lower priorities of its own tenant where its policy says so. With pure, only
-// entries that hold no other model; with borrow, of other tenants only entries
-// that have not come to be inside the guarantee.
-func (st *State) victims(it *item, m int, n int64, pure, borrow bool) ([]*entry, bool) {
+// for an entry: where it is entitled, of what its own tenant borrows in entries
+// that come later and of what other tenants can spare; of lower priorities of its
+// own tenant where its policy says so.
+func (st *State) victims(it *item, m int, n int64, c choice) ([]*entry, bool) {
 	var groups []group
+	inside := it.inside()
+	lower := it.e.shape.preempts == v1alpha1.PreemptsLowerPriority
 	for _, t := range st.tenants {
 		own := t == it.e.tenant
 		g := group{budget: none}
@@ -271,18 +277,22 @@ func (st *State) victims(it *item, m int, n int64, pure, borrow bool) ([]*entry,
 			r := &t.rows[m]
 			g.budget = r.held() - r.leaving - r.guaranteed
 		}
-		switch {
-		case g.budget <= 0:
-			continue
-		case own && it.e.shape.preempts != v1alpha1.PreemptsLowerPriority, !own && (!it.entitled || it.e.promised != nil):
+		if g.budget <= 0 || !own && (!inside || c.own) {
 			continue
 		}
 		for _, e := range t.running {
-			if e.phase != opened || e.notice != unnoticed || e.shape.firm || !own && borrow && e.inside != nil || own && (e.shape.priority >= it.e.shape.priority || !st.before(it.e, e)) {
+			switch {
+			case e.phase != opened || e.notice != unnoticed || e.shape.firm:
+				continue
+			case !own && c.borrow && e.inside != nil:
+				continue
+			case own && !st.before(it.e, e):
+				continue
+			case own && !(inside && e.inside == nil) && (c.own || !lower || e.shape.priority >= it.e.shape.priority):
 				continue
 			}
 			holds := e.holds()
-			if k := holds.of(m); k > 0 && k <= g.budget && (!pure || len(holds) == 1) {
+			if k := holds.of(m); k > 0 && k <= g.budget && (!c.pure || len(holds) == 1) {
 				g.victims = append(g.victims, victim{e, k, st.lost(e)})
 			}
 		}

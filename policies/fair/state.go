@@ -31,6 +31,7 @@ type State struct {
 	sharers    int // waiting entries with a shared claim
 	noticed    map[string]*entry
 	cooled     map[string]*entry // that may be cooling
+	bound      map[string]*entry // that may be held to some models
 
 	// What settle keeps; see ledger.go.
 	stale       bool
@@ -38,12 +39,13 @@ type State struct {
 	round       int64
 
 	// What a pass keeps; see turn.go.
-	pass  int64
-	items []item
-	order []*item // by turn
-	needy []*item // the entitled, by age
-	taken []int64
-	pool  []supply // what reclaim counts on
+	coming map[string]vec // what is taken back for an entry, by ID
+	pass   int64
+	items  []item
+	order  []*item // by turn
+	needy  []*item // the entitled, by age
+	taken  []int64
+	pool   []supply // what reclaim counts on
 }
 
 // model is a model of devices.
@@ -55,7 +57,7 @@ type model struct {
 	alloc    int64 // allocated, whoever holds them
 	hold     int64 // that undecided members are expected to take
 	reserved int64 // set aside in this pass
-	pending  int64 // of that, for the entitled for whom notice is out
+	pending  int64 // of that, for the entitled for whom devices are being taken back
 	surplus  int64 // beyond all guarantees
 	lent     int64 // that may still be held without being taken back, beyond guarantees
 	lentPass int64 // the pass that lent is of
@@ -90,6 +92,7 @@ type row struct {
 	// take, the larger of the two for each entry, and what of it is firm.
 	charge, hold, both, firmHold int64
 	reserved                     int64 // set aside in this pass
+	inside                       int64 // held by entries inside the guarantee, in this pass
 	leaving                      int64 // held by entries that are going or have notice
 	// See lend.go: the most of its guarantee that the tenant used, since when it
 	// has used less, what is kept for it in this pass, and what its older
@@ -124,6 +127,8 @@ func New(cfg Config) (*State, error) {
 		entries:    map[string]*entry{},
 		noticed:    map[string]*entry{},
 		cooled:     map[string]*entry{},
+		bound:      map[string]*entry{},
+		coming:     map[string]vec{},
 		now:        minTime,
 	}
 	for _, m := range cfg.Models {
@@ -299,7 +304,8 @@ func byID(a, b *entry) int { return strings.Compare(a.id, b.id) }
 // open moves an entry from its line to those that hold something.
 func (st *State) open(e *entry) {
 	st.dequeue(e)
-	e.phase, e.promised, e.since, e.inside = opened, nil, 0, nil
+	e.phase, e.promised, e.since = opened, nil, 0
+	e.inside, e.settled, e.within = nil, false, nil
 	at, _ := slices.BinarySearchFunc(e.tenant.running, e, byID)
 	e.tenant.running = slices.Insert(e.tenant.running, at, e)
 	at, _ = slices.BinarySearchFunc(st.undecided, e, bySettling)
@@ -390,6 +396,14 @@ func (ev Opened) apply(st *State) error {
 		return fmt.Errorf("entry %q is deleted, %w", ev.ID, ErrConflict)
 	case e.phase == waiting:
 		st.open(e)
+	}
+	if len(ev.Models) > 0 {
+		e.within = nil
+		for _, name := range ev.Models {
+			e.within = append(e.within, st.model(name))
+		}
+		st.hold(e)
+		st.stale = true
 	}
 	return nil
 }
@@ -491,6 +505,7 @@ func (st *State) end(id string) error {
 	}
 	delete(st.entries, id)
 	delete(st.cooled, id)
+	delete(st.bound, id)
 	st.drop(e.tenant)
 	return nil
 }

@@ -21,11 +21,14 @@ const (
 	Evict
 	// Cancel: the notice is void, the devices are not needed or not borrowed any more.
 	Cancel
+	// Widen: the entry may use all models that it accepts from now on, since those
+	// that its opening named are gone.
+	Widen
 )
 
 // String names the kind.
 func (k Kind) String() string {
-	return [...]string{"Open", "Notice", "Evict", "Cancel"}[k]
+	return [...]string{"Open", "Notice", "Evict", "Cancel", "Widen"}[k]
 }
 
 // Action is what has to be done. The State takes it as done; Requeued and
@@ -36,6 +39,10 @@ type Action struct {
 	Tenant string
 	// Placements are where an opened entry is expected to land.
 	Placements []Placement
+	// Models that an opened entry may use, by name; empty: any. Others that it
+	// accepts are free, but set aside for others, and whoever places it must not
+	// use those.
+	Models []string
 	// Guaranteed: an opened entry is inside its tenant's guarantee.
 	Guaranteed bool
 	// Since when an opened entry has been entitled without a break: how long
@@ -71,6 +78,8 @@ type item struct {
 	// to serve it, lack what is missing of that.
 	target []place
 	lack   vec
+	// held: it is opened for the models of places only.
+	held bool
 }
 
 func byTurn(a, b *item) int {
@@ -85,7 +94,7 @@ func byEntitlement(a, b *item) int {
 // without a new event, it returns nothing.
 func (st *State) Next(now time.Time) []Action {
 	st.advance(now)
-	var actions []Action
+	actions := st.widen()
 	for {
 		for st.mayOpen() {
 			st.look(true)
@@ -141,6 +150,12 @@ func (st *State) look(stamp bool) {
 	for i := range st.models {
 		st.models[i].reserved = 0
 	}
+	clear(st.coming)
+	for _, v := range st.noticed {
+		for _, a := range v.holds() {
+			st.coming[v.servant] = st.coming[v.servant].add(a.model, a.n)
+		}
+	}
 	if stamp && st.cfg.Mode.shares() {
 		st.noteUse()
 	}
@@ -149,6 +164,9 @@ func (st *State) look(stamp bool) {
 			t.rows[i].reserved, t.rows[i].kept, t.rows[i].warm = 0, 0, 0
 		}
 		if t.waiting == 0 {
+			if st.cfg.Mode.shares() {
+				st.settleInside(t, st.borrowers(t), nil, stamp)
+			}
 			continue
 		}
 		switch st.cfg.Mode {
@@ -182,9 +200,12 @@ func (st *State) look(stamp bool) {
 }
 
 // lookAt lists a tenant's entries in the tenant's own order: what is entitled,
-// and of those alike that are not the oldest.
+// and of those alike that are not the oldest. What runs is looked at in the same
+// order, so that the guarantee is used up as if the tenant were alone.
 func (st *State) lookAt(t *tenant, stamp bool) {
-	last := item{hi: minTime, lo: minTime, since: minTime, age: minTime}
+	last := item{hi: minTime, lo: minTime}
+	since, age := int64(minTime), int64(minTime) // of the entitled so far
+	borrowers := st.borrowers(t)
 	guaranteed := t.mayBeEntitled()
 	for _, s := range t.shapes {
 		s.cursor, s.listed = 0, false
@@ -197,23 +218,28 @@ func (st *State) lookAt(t *tenant, stamp bool) {
 			}
 		}
 		if next == nil {
+			st.settleInside(t, borrowers, nil, stamp)
 			return
 		}
 		e := next.line[next.cursor]
+		borrowers = st.settleInside(t, borrowers, e, stamp)
 		it := item{e: e, index: index}
 		if e.promised != nil {
 			it.entitled, it.places = true, e.promised
 		} else if guaranteed {
 			it.places, it.entitled = st.entitled(e)
 		}
-		it.since = st.now
-		if e.since != 0 {
-			it.since = e.since
-		}
-		if stamp {
-			e.since = it.since
-		}
 		if it.entitled {
+			// What is not entitled stands in nobody's way here.
+			own := e.since
+			if own == 0 {
+				own = st.now
+			}
+			if stamp {
+				e.since = own
+			}
+			since, age = max(since, own), max(age, e.created)
+			it.since, it.age = since, age
 			it.own = sum(it.places)
 			for _, a := range it.own {
 				t.rows[a.model].reserved += a.n
@@ -237,8 +263,6 @@ func (st *State) lookAt(t *tenant, stamp bool) {
 		if it.hi < last.hi || it.hi == last.hi && it.lo < last.lo {
 			it.hi, it.lo = last.hi, last.lo
 		}
-		it.since = max(it.since, last.since)
-		it.age = max(e.created, last.age)
 		last = it
 		st.items = append(st.items, it)
 	}
@@ -254,7 +278,7 @@ func (st *State) goesFirst(a, b *shape) bool {
 // shared claims there can be entries that need nothing more.
 func (t *tenant) mayBeEntitled() bool {
 	for i := range t.rows {
-		if r := &t.rows[i]; r.guaranteed > r.held() {
+		if r := &t.rows[i]; r.guaranteed > r.inside {
 			return true
 		}
 	}
@@ -304,7 +328,7 @@ func (st *State) choose(dry bool) *item {
 	// Those whose guarantee has room come last: what they prefer to it and is
 	// free goes to those that have nothing else.
 	for _, it := range st.order {
-		if it.inside() && st.tryInside(it) && !dry {
+		if it.inside() && st.try(it) && !dry {
 			return it
 		}
 	}
@@ -314,22 +338,17 @@ func (st *State) choose(dry bool) *item {
 // inside: the tenant's guarantee has room for the entry.
 func (it *item) inside() bool { return it.entitled && it.e.promised == nil }
 
-// tryInside is try for such an entry, unless its devices were taken back a short
-// time ago: then it lands inside its guarantee or not at all.
-func (st *State) tryInside(it *item) bool {
-	if st.cooling(it.e) {
-		it.verdict = setAside
-		return false
-	}
-	return st.try(it)
-}
-
 // try finds where an entry would land, and is true if it may be opened for that.
+// One that has own devices set aside, and would land on those of others or may not
+// borrow, is held to its own.
 func (st *State) try(it *item) bool {
-	y := try{st: st, e: it.e, own: it.own, force: it.fit, yields: true}
-	it.landing, it.verdict = y.land()
-	if it.verdict != fits && it.fit && it.places != nil && !(y.force && it.verdict == setAside) {
-		it.landing, it.verdict = it.places, fits
+	it.verdict = setAside
+	if !it.inside() || !st.cooling(it.e) {
+		y := try{st: st, e: it.e, own: it.own, entitled: it.entitled}
+		it.landing, it.verdict = y.land()
+	}
+	if it.verdict != fits && it.fit && it.places != nil {
+		it.landing, it.verdict, it.held = it.places, fits, true
 	}
 	return it.verdict == fits
 }
@@ -339,11 +358,6 @@ func (st *State) try(it *item) bool {
 // guarantee leaves that to all others first, with its own devices set aside.
 func (st *State) chooseEntitled(dry bool) *item {
 	st.needy = st.needy[:0]
-	for _, v := range st.noticed {
-		if s := st.entries[v.servant]; s != nil {
-			s.served = st.pass
-		}
-	}
 	for i := range st.models {
 		st.models[i].pending = 0
 	}
@@ -360,7 +374,7 @@ func (st *State) chooseEntitled(dry bool) *item {
 			it.fit = it.fit && m.free()-m.reserved >= a.n
 			m.reserved += a.n
 		}
-		if !it.fit && it.e.served == st.pass {
+		if !it.fit && st.coming[it.e.id] != nil {
 			for _, a := range it.own {
 				st.models[a.model].pending += a.n
 			}
@@ -369,11 +383,7 @@ func (st *State) chooseEntitled(dry bool) *item {
 			continue
 		}
 		y := try{st: st, e: it.e, own: it.own, force: true}
-		landing, v := y.land()
-		if it.places != nil && v != fits {
-			landing, v = it.places, fits
-		}
-		if v == fits && it.e.tenant.covered(sum(landing)) {
+		if landing, v := y.land(); v == fits && sum(landing).same(it.own) {
 			it.landing = landing
 			return it
 		}
@@ -389,14 +399,26 @@ func (st *State) chooseEntitled(dry bool) *item {
 // carryOut opens the entry's gate.
 func (st *State) carryOut(it *item) Action {
 	e := it.e
-	a := Action{Kind: Open, ID: e.id, Tenant: e.tenant.name, Guaranteed: e.tenant.limited && e.tenant.covered(sum(it.landing))}
+	a := Action{Kind: Open, ID: e.id, Tenant: e.tenant.name, Guaranteed: e.tenant.limited && it.inside() && sum(it.landing).same(it.own)}
 	for _, p := range it.landing {
 		a.Placements = append(a.Placements, Placement{p.request, p.alternative, st.models[p.model].name, p.n})
 	}
-	if it.entitled && e.promised == nil {
+	if it.inside() {
 		a.Since = instant(e.since)
 	}
 	st.open(e)
+	e.settled = true
+	if a.Guaranteed {
+		e.inside = slices.Clone(it.own)
+	}
+	if it.held {
+		for _, m := range sum(it.landing) {
+			e.within = append(e.within, m.model)
+			a.Models = append(a.Models, st.models[m.model].name)
+		}
+		slices.Sort(a.Models)
+		st.hold(e)
+	}
 	return a
 }
 

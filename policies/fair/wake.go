@@ -9,8 +9,8 @@ import (
 
 // Wake is the next time at which Next may have something to do without a new
 // event: a notice is up, an alternative becomes allowed, work has waited long
-// enough to reserve or to be raised, a cool-down is over, or what its owner has
-// left unused is lent. False: never.
+// enough to reserve or to be raised, a cool-down is over, an entry may use more
+// models, or what its owner has left unused is lent. False: never.
 func (st *State) Wake(now time.Time) (time.Time, bool) {
 	st.advance(now)
 	at := int64(none)
@@ -49,6 +49,11 @@ func (st *State) Wake(now time.Time) (time.Time, bool) {
 			delete(st.cooled, id)
 		case e.phase == waiting && st.cooling(e):
 			soonest(e.cooled)
+		}
+	}
+	for _, e := range st.bound {
+		if till, ok := st.boundTill(e); ok {
+			soonest(till)
 		}
 	}
 	if st.waiting > 0 && st.cfg.Mode.shares() && st.cfg.LendAfter > 0 {

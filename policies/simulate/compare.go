@@ -64,8 +64,8 @@ type Causes struct {
 	// Ahead: the same of the jobs of its tenant in front of it. Alone, with jobs
 	// that take longer by what sharing cost them, it would have waited as long.
 	Ahead int `json:"ahead"`
-	// Other: none of these. Its tenant's jobs ran in another order, or some that
-	// can't run alone used up the guarantee. OtherSeconds is the worst of them.
+	// Other: none of these. Its tenant's jobs ran in another order. OtherSeconds is
+	// the worst of them.
 	Other        int     `json:"other"`
 	OtherSeconds float64 `json:"otherSeconds"`
 }

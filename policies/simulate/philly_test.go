@@ -109,10 +109,9 @@ func TestNotLaterThanAloneOnPhilly(t *testing.T) {
 	}
 }
 
-// The whole trace, as docs/reports/simulate.md has it, but for the jobs that are
-// larger than their tenant's guarantee of any model: no tenant waits longer than
+// The whole trace, as docs/reports/simulate.md has it: no tenant waits longer than
 // alone, neither in the mean nor at the median, the 99th percentile or the longest.
-// It takes minutes, so it wants LADDER_DATA to be set.
+// It takes a while, so it wants LADDER_DATA to be set.
 func TestNoTenantWaitsLongerThanAloneOnPhilly(t *testing.T) {
 	if os.Getenv("LADDER_DATA") == "" {
 		t.Skip("set LADDER_DATA to the folder of the trace to play all of it")
@@ -142,7 +141,6 @@ func TestNoTenantWaitsLongerThanAloneOnPhilly(t *testing.T) {
 		policy.Default()
 		return nil
 	})
-	guaranteed := map[string]int32{}
 	read("quota.yaml", func(document []byte) error {
 		quota := &v1alpha1.TenantQuota{}
 		in.Quotas = append(in.Quotas, quota)
@@ -150,12 +148,9 @@ func TestNoTenantWaitsLongerThanAloneOnPhilly(t *testing.T) {
 			return err
 		}
 		quota.Default()
-		for _, m := range quota.Spec.Models {
-			guaranteed[quota.Spec.Namespaces[0]] = max(guaranteed[quota.Spec.Namespaces[0]], m.Guaranteed)
-		}
 		return nil
 	})
-	in.Trace = philly(t, time.Time{}, 82_247, func(j *Job) bool { return j.GPUs <= int(guaranteed[j.Namespace]) })
+	in.Trace = philly(t, time.Time{}, 82_247, func(*Job) bool { return true })
 	s := newSimulation(t, in)
 	p, err := s.Private(t.Context())
 	if err != nil {
@@ -167,19 +162,22 @@ func TestNoTenantWaitsLongerThanAloneOnPhilly(t *testing.T) {
 			t.Fatal(err)
 		}
 		var worse []string
+		compared := 0
 		for _, tenant := range s.Report(p, o).Setups[0].Tenants {
 			e := tenant.Private
 			if e == nil || tenant.Jobs == 0 {
 				t.Fatalf("tenant %s was not compared", tenant.Name)
 			}
-			if e.Jobs != tenant.Jobs {
-				t.Errorf("%d of %d jobs of tenant %s were compared", e.Jobs, tenant.Jobs, tenant.Name)
-			}
+			compared += e.Jobs
 			b := e.BoundSeconds
 			if e.SharedMeanSeconds > e.AloneMeanSeconds+b || e.SharedSeconds.P50 > e.AloneSeconds.P50+b ||
 				e.SharedSeconds.P99 > e.AloneSeconds.P99+b || e.SharedSeconds.Max > e.AloneSeconds.Max+b {
 				worse = append(worse, tenant.Name)
 			}
+		}
+		// The others have Pods that no node of their private cluster could hold.
+		if compared != 82_131 {
+			t.Errorf("%s: %d jobs were compared", mode, compared)
 		}
 		t.Logf("%s: %d jobs, tenants that wait longer than alone: %q", mode, len(in.Trace.Jobs), worse)
 		if holds != (len(worse) == 0) {

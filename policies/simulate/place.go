@@ -79,12 +79,9 @@ func (r *run) nextTier(i int32) int64 {
 func (r *run) decide(i, member int32) (bool, error) {
 	st, k, key := &r.states[i], r.kind(i), r.podName(i, member)
 	if st.put <= member {
-		if err := r.decider.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: key.Namespace, Name: key.Name, Labels: k.labels, CreationTimestamp: metav1.NewTime(r.job(i).Created),
-		}}); err != nil {
-			return false, fmt.Errorf("deciding Pod %s, %w", key, err)
+		if err := r.put(i, member); err != nil {
+			return false, err
 		}
-		st.put = member + 1
 	}
 	d, err := r.decider.Decide(decide.Query{Pod: key, Now: instant(r.now), Attempt: 1})
 	if err != nil {
@@ -118,6 +115,34 @@ func (r *run) decide(i, member int32) (bool, error) {
 	r.books.ask(r.tenant(i), -k.perPod)
 	st.placed = append(st.placed, p)
 	return true, r.tell(told)
+}
+
+// widen lets the members that have no devices use any model.
+func (r *run) widen(i int32) error {
+	st := &r.states[i]
+	st.turn, st.seen = "", -1 // so that it is looked at again
+	for member := int32(len(st.placed)); member < st.put; member++ {
+		if err := r.put(i, member); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put tells the decision engine of a member's Pod.
+func (r *run) put(i, member int32) error {
+	st, key := &r.states[i], r.podName(i, member)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: key.Namespace, Name: key.Name, Labels: r.kind(i).labels, CreationTimestamp: metav1.NewTime(r.job(i).Created),
+	}}
+	if st.turn != "" {
+		pod.Annotations = map[string]string{v1alpha1.AnnotationTurnModels: st.turn}
+	}
+	if err := r.decider.Put(pod); err != nil {
+		return fmt.Errorf("deciding Pod %s, %w", key, err)
+	}
+	st.put = max(st.put, member+1)
+	return nil
 }
 
 // add counts a device.

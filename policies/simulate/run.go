@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"gpuladder.dev/ladder/policies/decide"
@@ -37,6 +38,7 @@ type state struct {
 	fallback bool
 	running  bool
 	models   uint64 // of the last run, as bits
+	turn     string // the models that its turn is for, as on its Pods; empty: any
 	left     int64  // work to do
 	lost     int64  // devices times milliseconds of work that evictions lost
 	opened   int64  // when its gate was last opened
@@ -286,6 +288,8 @@ func (r *run) act(a *fair.Action) error {
 		r.stuck = slices.Insert(r.stuck, at, i)
 	case fair.Evict:
 		return r.evict(i)
+	case fair.Widen:
+		return r.widen(i)
 	case fair.Notice, fair.Cancel:
 	}
 	return nil
@@ -294,7 +298,7 @@ func (r *run) act(a *fair.Action) error {
 // open notes when a gate was opened, and how long its guarantee had room.
 func (r *run) open(i int32, a *fair.Action) {
 	st := &r.states[i]
-	st.opened = r.now
+	st.opened, st.turn = r.now, strings.Join(a.Models, ",")
 	if a.Since.IsZero() {
 		return
 	}

@@ -49,6 +49,7 @@ func Configs() *rapid.Generator[fair.Config] {
 			PriorityAging: rapid.SampledFrom([]time.Duration{-1, time.Minute}).Draw(t, "raise"),
 			Notice:        rapid.SampledFrom([]time.Duration{-1, 30 * time.Second}).Draw(t, "notice"),
 			Cooldown:      rapid.SampledFrom([]time.Duration{-1, 20 * time.Second}).Draw(t, "cooldown"),
+			HoldFor:       rapid.SampledFrom([]time.Duration{-1, 10 * time.Second}).Draw(t, "hold for"),
 			LendAfter:     rapid.SampledFrom([]time.Duration{0, 30 * time.Second}).Draw(t, "lend after"),
 			LendFirmly:    rapid.Bool().Draw(t, "lend"),
 		}

@@ -3,7 +3,12 @@ package fairtest
 // The twin's view of what is not lent: what owners used a short time ago, and
 // what older entries keep inside their tenant's guarantee.
 
-// noteUse moves the marks and finds out which entries are inside their guarantees.
+import (
+	"slices"
+	"strings"
+)
+
+// noteUse moves the marks.
 func (p *pass) noteUse() {
 	w := p.w
 	for tenant, q := range w.quotas {
@@ -17,21 +22,66 @@ func (p *pass) noteUse() {
 			}
 		}
 	}
-	for _, x := range w.work {
-		if !x.opened || x.deleted || x.inside != nil {
-			continue
+}
+
+// borrowers counts what a tenant holds inside its guarantee, and returns what runs
+// outside of it: first what can't be taken back and what no pass has looked at,
+// then in the tenant's own order.
+func (p *pass) borrowers(tenant string) []*work {
+	if !p.w.shares() {
+		return nil
+	}
+	for key, c := range p.w.claims {
+		if owner, _, _ := strings.Cut(key, "/"); owner == tenant {
+			for m, n := range c {
+				add(p.within, tenant, m, n)
+			}
 		}
-		covered, inside := true, counts{}
+	}
+	running := p.w.all(func(x *work) bool { return x.Tenant == tenant && x.opened })
+	for _, x := range running {
+		if x.inside != nil {
+			for m, n := range p.b.freed[x.ID] {
+				add(p.within, tenant, m, n)
+			}
+		}
+	}
+	running = slices.DeleteFunc(running, func(x *work) bool { return x.inside != nil || x.deleted })
+	slices.SortFunc(running, p.w.inTenant)
+	slices.SortStableFunc(running, func(x, y *work) int {
+		switch first := x.firm() || !x.settled; {
+		case first == (y.firm() || !y.settled):
+			return 0
+		case first:
+			return -1
+		}
+		return 1
+	})
+	return running
+}
+
+// settle lets those inside the guarantee for which it has room, up to the one that
+// comes after the next that waits.
+func (p *pass) settle(list []*work, next *work) []*work {
+	for len(list) > 0 && (next == nil || list[0].firm() || !list[0].settled || p.w.inTenant(list[0], next) < 0) {
+		x, covered := list[0], true
+		x.settled = true
+		list = list[1:]
+		inside := counts{}
 		for m, n := range p.b.freed[x.ID] {
 			if n > 0 {
 				inside[m] = n
-				covered = covered && p.held(x.Tenant, m) <= w.guaranteed(x.Tenant, m)
+				covered = covered && p.within[x.Tenant][m]+p.kept[x.Tenant][m]+p.inner[x.Tenant][m]+n <= p.w.guaranteed(x.Tenant, m)
 			}
 		}
 		if covered && len(inside) > 0 {
 			x.inside = inside
+			for m, n := range inside {
+				add(p.within, x.Tenant, m, n)
+			}
 		}
 	}
+	return list
 }
 
 // keepWarm sets aside what tenants used of their guarantees within LendAfter
@@ -51,46 +101,35 @@ func (p *pass) keepWarm() {
 	}
 }
 
-// keepInside keeps what an entry that is not entitled needs of the guarantee:
-// the way that lacks the least there, else a gang's parts in order.
+// keepInside keeps what an entry that is not entitled needs of the guarantee: the
+// way that lacks the least there. What no model's guarantee could hold keeps nothing.
 func (p *pass) keepInside(x *work) {
 	keep := counts{}
 	for _, r := range x.Requests {
 		if p.satisfied(x, r) {
 			continue
 		}
-		left, _ := x.parts(r, r.Alternatives[0], x.Members)
-		best, lack, spread := part{}, int64(0), counts{}
+		best, lack := part{}, int64(0)
 		for _, a := range r.Alternatives {
 			if !p.w.allowed(x, a) {
 				continue
 			}
 			all, size := x.parts(r, a, x.Members)
 			for _, m := range a.Models {
-				guaranteed := p.w.guaranteed(x.Tenant, m)
-				whole := min(guaranteed, p.w.fleet[m])
-				if need := all*size + keep[m]; need <= whole {
-					l := max(need-(guaranteed-p.held(x.Tenant, m)-p.kept[x.Tenant][m]-p.inner[x.Tenant][m]), 0)
-					if best.Count == 0 || l < lack {
-						best, lack = part{Model: m, Count: all * size}, l
-					}
+				guaranteed, need := p.w.guaranteed(x.Tenant, m), all*size+keep[m]
+				if need > min(guaranteed, p.w.fleet[m]) {
+					continue
 				}
-				if k := min(left, (whole-keep[m]-spread[m])/size); k > 0 {
-					left -= k
-					spread[m] += k * size
+				l := max(need-(guaranteed-p.within[x.Tenant][m]-p.kept[x.Tenant][m]-p.inner[x.Tenant][m]), 0)
+				if best.Count == 0 || l < lack {
+					best, lack = part{Model: m, Count: all * size}, l
 				}
 			}
 		}
-		switch {
-		case best.Count > 0:
-			keep[best.Model] += best.Count
-		case left > 0:
+		if best.Count == 0 {
 			return
-		default:
-			for m, n := range spread {
-				keep[m] += n
-			}
 		}
+		keep[best.Model] += best.Count
 	}
 	for m, n := range keep {
 		add(p.inner, x.Tenant, m, n)

@@ -4,6 +4,7 @@ package fairtest
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"math/big"
 	"slices"
@@ -38,8 +39,8 @@ type pass struct {
 	kept     map[string]counts // set aside, of tenants' quotas
 	warm     map[string]counts // of aside, what is kept for tenants that used it
 	inner    map[string]counts // kept for older entries inside their tenants' guarantees
-	pending  counts            // of aside, for the entitled for whom notice is out
-	barred   bool              // land would take from pending
+	pending  counts            // of aside, for the entitled for whom devices are taken back
+	within   map[string]counts // held by entries inside their tenants' guarantees
 	turns    []*candidate
 	entitled []*candidate
 }
@@ -48,21 +49,34 @@ type pass struct {
 func (w *Twin) Next(now time.Time) []fair.Action {
 	w.tick(now)
 	var actions []fair.Action
+	b := w.book()
+	for _, x := range w.all(func(x *work) bool { return len(x.within) > 0 && x.undecided() > 0 && !x.noticed }) {
+		if w.cfg.HoldFor >= 0 && b.short[x.ID] && !w.now.Before(x.bound.Add(w.cfg.HoldFor)) {
+			x.within = nil
+			actions = append(actions, fair.Action{Kind: fair.Widen, ID: x.ID, Tenant: x.Tenant})
+		}
+	}
 	for {
 		p := w.look()
 		for {
-			c, parts := p.choose()
+			c, parts, held := p.choose()
 			if c == nil {
 				break
 			}
-			inside := p.covered(c.x.Tenant, sumOf(parts))
-			_, limited := w.quotas[c.x.Tenant]
-			open := fair.Action{Kind: fair.Open, ID: c.x.ID, Tenant: c.x.Tenant, Placements: parts, Guaranteed: inside && limited}
+			open := fair.Action{Kind: fair.Open, ID: c.x.ID, Tenant: c.x.Tenant, Placements: parts}
 			if c.entitled && c.x.promised == nil {
-				open.Since = c.x.since
+				_, limited := w.quotas[c.x.Tenant]
+				open.Since, open.Guaranteed = c.x.since, limited && same(sumOf(parts), c.own)
+			}
+			if held {
+				open.Models = sorted(sumOf(parts))
 			}
 			actions = append(actions, open)
 			w.open(c.x)
+			c.x.within, c.x.bound, c.x.settled = open.Models, w.now, true
+			if open.Guaranteed {
+				c.x.inside = maps.Clone(c.own)
+			}
 			p = w.look()
 		}
 		more, again := p.reclaim()
@@ -79,7 +93,7 @@ func (w *Twin) shares() bool {
 
 // look lists what the pass looks at, by turn.
 func (w *Twin) look() *pass {
-	p := &pass{w: w, b: w.book(), aside: counts{}, kept: map[string]counts{}, warm: map[string]counts{}, inner: map[string]counts{}, pending: counts{}}
+	p := &pass{w: w, b: w.book(), aside: counts{}, kept: map[string]counts{}, warm: map[string]counts{}, inner: map[string]counts{}, within: map[string]counts{}, pending: counts{}}
 	line := w.all(func(x *work) bool { return !x.opened })
 	if len(line) == 0 || p.idle(line) {
 		return p
@@ -91,12 +105,11 @@ func (w *Twin) look() *pass {
 	for _, x := range line {
 		tenants[x.Tenant] = append(tenants[x.Tenant], x)
 	}
-	names := []string{}
-	for name := range tenants {
-		names = append(names, name)
+	names := counts{}
+	for _, x := range w.work {
+		names[x.Tenant] = 1
 	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range sorted(names) {
 		p.lookAt(name, tenants[name])
 	}
 	slices.SortFunc(p.turns, func(a, b *candidate) int {
@@ -159,13 +172,17 @@ func (p *pass) lookAt(tenant string, line []*work) {
 	w := p.w
 	slices.SortFunc(line, w.inTenant)
 	share := big.NewInt(w.share(p.b, tenant))
+	borrowers := p.borrowers(tenant)
+	defer func() { p.settle(borrowers, nil) }()
 	var last *candidate
+	first := &candidate{} // the last of the entitled so far
 	var waits, seen []*work
 	alike := func(list []*work, x *work) bool { return slices.ContainsFunc(list, x.alike) }
 	for index, x := range line {
 		if alike(waits, x) {
 			continue
 		}
+		borrowers = p.settle(borrowers, x)
 		c := &candidate{x: x, index: index, age: x.Created}
 		if w.shares() {
 			switch {
@@ -176,15 +193,7 @@ func (p *pass) lookAt(tenant string, line []*work) {
 			}
 			c.own = sumOf(c.inside)
 		}
-		if c.entitled && x.since.IsZero() {
-			x.since = w.now
-		}
-		c.since = x.since
 		if !c.entitled {
-			// Its place among the entitled counts for those behind it.
-			if c.since.IsZero() {
-				c.since = w.now
-			}
 			x.since = time.Time{}
 			if w.keeps(x) {
 				p.keepInside(x)
@@ -194,6 +203,17 @@ func (p *pass) lookAt(tenant string, line []*work) {
 				continue
 			}
 		} else {
+			if x.since.IsZero() {
+				x.since = w.now
+			}
+			c.since = x.since
+			if c.since.Before(first.since) {
+				c.since = first.since
+			}
+			if c.age.Before(first.age) {
+				c.age = first.age
+			}
+			first = c
 			for m, n := range c.own {
 				add(p.kept, tenant, m, n)
 			}
@@ -218,12 +238,6 @@ func (p *pass) lookAt(tenant string, line []*work) {
 			if cmp.Or(c.turn.Cmp(last.turn), c.then.Cmp(last.then)) < 0 {
 				c.turn, c.then = last.turn, last.then
 			}
-			if c.since.Before(last.since) {
-				c.since = last.since
-			}
-			if c.age.Before(last.age) {
-				c.age = last.age
-			}
 		}
 		last = c
 		p.turns = append(p.turns, c)
@@ -243,16 +257,33 @@ func (p *pass) held(tenant, model string) int64 {
 	return p.b.alloc[tenant][model] + p.b.hold[tenant][model]
 }
 
-// guaranteed is where an entry fits inside its tenant's guarantee.
+// guaranteed is where an entry fits inside its tenant's guarantee: on free devices,
+// else with those that are taken back for it, else on any.
 func (p *pass) guaranteed(x *work) ([]part, bool) {
-	if out, ok := p.inside(x, true); ok {
-		return out, true
+	coming, more := counts{}, counts{}
+	for _, v := range p.w.work {
+		if v.noticed && v.servant == x.ID {
+			for m, n := range p.b.freed[v.ID] {
+				coming[m] += n
+			}
+		}
 	}
-	return p.inside(x, false)
+	for m := range p.w.models() {
+		coming[m] += max(p.b.free[m], 0)
+		more[m] = 1 << 50
+	}
+	out, ok := p.inside(x, p.b.free)
+	if !ok {
+		out, ok = p.inside(x, coming)
+	}
+	if !ok {
+		out, ok = p.inside(x, more)
+	}
+	return out, ok
 }
 
-// inside is where it fits there, on free devices or on any.
-func (p *pass) inside(x *work, free bool) ([]part, bool) {
+// inside is where it fits there with as many devices.
+func (p *pass) inside(x *work, devices counts) ([]part, bool) {
 	var out []part
 	own := counts{}
 	for i, r := range x.Requests {
@@ -263,12 +294,8 @@ func (p *pass) inside(x *work, free bool) ([]part, bool) {
 		for j, a := range r.Alternatives {
 			_, size := x.parts(r, a, x.Members)
 			for _, m := range a.Models {
-				room := p.w.guaranteed(x.Tenant, m) - p.held(x.Tenant, m) - p.kept[x.Tenant][m] - p.inner[x.Tenant][m]
-				room = min(room, p.w.fleet[m])
-				if free {
-					room = min(room, p.b.free[m]-p.kept[x.Tenant][m])
-				}
-				room -= own[m]
+				room := p.w.guaranteed(x.Tenant, m) - p.within[x.Tenant][m] - p.kept[x.Tenant][m] - p.inner[x.Tenant][m]
+				room = min(room, p.w.fleet[m], devices[m]-p.kept[x.Tenant][m], p.room(x, m)) - own[m]
 				if k := min(left, room/size); k > 0 && p.w.allowed(x, a) {
 					left -= k
 					own[m] += k * size
@@ -291,87 +318,81 @@ func sumOf(parts []part) counts {
 	return c
 }
 
-func (p *pass) covered(tenant string, c counts) bool {
-	for m, n := range c {
-		if p.held(tenant, m)+n > p.w.guaranteed(tenant, m) {
-			return false
+// same amounts.
+func same(a, b counts) bool {
+	for _, c := range []counts{a, b} {
+		for m := range c {
+			if a[m] != b[m] {
+				return false
+			}
 		}
 	}
 	return true
 }
 
-// choose returns the first that can be opened, and where it lands.
-func (p *pass) choose() (*candidate, []part) {
-	var held []*work
+// choose returns the first that can be opened, where it lands, and whether it is
+// held to that.
+func (p *pass) choose() (*candidate, []part, bool) {
+	var behind []*work
 	for _, c := range p.entitled {
 		c.fit = true
 		for m, n := range c.own {
 			c.fit = c.fit && p.b.free[m]-p.aside[m] >= n
 		}
-		served := slices.ContainsFunc(p.w.all(func(x *work) bool { return x.noticed }), func(x *work) bool { return x.servant == c.x.ID })
 		for m, n := range c.own {
 			p.aside[m] += n
-			if !c.fit && served {
+			if !c.fit && slices.ContainsFunc(p.w.all(func(x *work) bool { return x.noticed }), func(x *work) bool { return x.servant == c.x.ID }) {
 				p.pending[m] += n
 			}
 		}
-		if !c.fit || slices.ContainsFunc(held, c.x.alike) {
+		if !c.fit || slices.ContainsFunc(behind, c.x.alike) {
 			continue
 		}
-		parts, ok, _ := p.land(c, false)
-		if len(c.inside) > 0 && !ok {
-			parts, ok = c.inside, true
+		if parts, ok, _ := p.land(c, true); ok && same(sumOf(parts), c.own) {
+			return c, parts, false
 		}
-		if ok && p.covered(c.x.Tenant, sumOf(parts)) {
-			return c, parts
-		}
-		held = append(held, c.x)
+		behind = append(behind, c.x)
 	}
-	held = nil
+	behind = nil
 	if p.w.shares() {
 		p.keepWarm()
 	}
 	for _, c := range p.turns {
-		if c.entitled && c.x.promised == nil {
+		if c.entitled && c.x.promised == nil || slices.ContainsFunc(behind, c.x.alike) {
 			continue
 		}
-		if slices.ContainsFunc(held, c.x.alike) {
-			continue
-		}
-		parts, ok, devices := p.land(c, true)
-		if !ok && !p.barred && c.fit && len(c.inside) > 0 {
-			parts, ok = c.inside, true
-		}
+		parts, ok, devices := p.land(c, false)
 		if ok {
-			return c, parts
+			return c, parts, false
 		}
-		held = append(held, c.x)
+		if c.fit && len(c.inside) > 0 {
+			return c, c.inside, true
+		}
+		behind = append(behind, c.x)
 		if p.w.cfg.Mode == fair.FIFO && devices {
-			return nil, nil
+			return nil, nil, false
 		}
 		if p.w.shares() && !c.entitled {
 			p.waitFor(c)
 		}
 	}
 	for _, c := range p.turns {
-		if !c.entitled || c.x.promised != nil || p.w.cooling(c.x) {
+		if !c.entitled || c.x.promised != nil {
 			continue
 		}
-		parts, ok, _ := p.land(c, true)
-		if c.fit && len(c.inside) > 0 && !ok && !p.barred {
-			parts, ok = c.inside, true
+		if parts, ok, _ := p.land(c, false); ok && !p.w.cooling(c.x) {
+			return c, parts, false
 		}
-		if ok {
-			return c, parts
+		if c.fit && len(c.inside) > 0 {
+			return c, c.inside, true
 		}
 	}
-	return nil, nil
+	return nil, nil, false
 }
 
-// land finds places; else it says whether only devices were missing. Who yields
-// leaves what is pending.
-func (p *pass) land(c *candidate, yields bool) (out []part, ok, devices bool) {
-	p.barred = false
+// land finds places; else it says whether only devices were missing. With all it
+// is where who places the entry would put it, whatever is set aside for others.
+func (p *pass) land(c *candidate, all bool) (out []part, ok, devices bool) {
 	w, x := p.w, c.x
 	taken := counts{}
 	for i, r := range x.Requests {
@@ -399,11 +420,10 @@ func (p *pass) land(c *candidate, yields bool) (out []part, ok, devices bool) {
 					continue
 				}
 				mine := min(max(free-p.aside[m]+c.own[m]+p.warm[x.Tenant][m], 0)/size, max(p.lent(x, m)-taken[m], 0)/size)
-				if c.fit && yields && max(free-p.pending[m]+c.own[m], 0)/size < k {
-					p.barred = true
-					return nil, false, false
+				if c.entitled {
+					mine = min(max(free-p.pending[m]+c.own[m], 0)/size, max(p.lent(x, m)-taken[m], 0)/size)
 				}
-				if !c.fit && mine < k {
+				if !all && mine < k {
 					return nil, false, false
 				}
 				left -= k

@@ -171,8 +171,8 @@ func (u *undo) takeBack(c *candidate, lack counts) {
 		}
 		var more []*work
 		ok := false
-		for try := 0; try < 4 && !ok; try++ {
-			more, ok = u.victims(c, m, n, chosen, try%2 == 1, try < 2)
+		for try := 0; try < 6 && !ok; try++ {
+			more, ok = u.victims(c, m, n, chosen, try%2 == 1, try/2 == 0, try/2 == 1)
 		}
 		if !ok {
 			return
@@ -190,9 +190,9 @@ func (u *undo) takeBack(c *candidate, lack counts) {
 	}
 }
 
-// victims looks at every set. With borrow, entries of others that are inside
-// their guarantees are left out.
-func (u *undo) victims(c *candidate, m string, n int64, chosen []*work, pure, borrow bool) ([]*work, bool) {
+// victims looks at every set. With own they are of what the tenant itself borrows;
+// with borrow, entries of others that are inside their guarantees are left out.
+func (u *undo) victims(c *candidate, m string, n int64, chosen []*work, pure, own, borrow bool) ([]*work, bool) {
 	b, w := u.p.b, u.p.w
 	spare := func(tenant string, more []*work) int64 {
 		if tenant == c.x.Tenant {
@@ -207,10 +207,14 @@ func (u *undo) victims(c *candidate, m string, n int64, chosen []*work, pure, bo
 			return false
 		case pure && len(sorted(free)) > 1, borrow && x.inside != nil && x.Tenant != c.x.Tenant:
 			return false
+		case x.Tenant == c.x.Tenant && w.inTenant(c.x, x) > 0:
+			return false
+		case x.Tenant == c.x.Tenant && x.inside == nil && c.entitled && c.x.promised == nil:
+			return true
 		case x.Tenant == c.x.Tenant:
-			return c.x.Preempts == v1alpha1.PreemptsLowerPriority && x.Priority < c.x.Priority && w.inTenant(c.x, x) < 0
+			return !own && c.x.Preempts == v1alpha1.PreemptsLowerPriority && x.Priority < c.x.Priority
 		}
-		return c.entitled && c.x.promised == nil && spare(x.Tenant, []*work{x}) >= 0
+		return !own && c.entitled && c.x.promised == nil && spare(x.Tenant, []*work{x}) >= 0
 	})
 	lost := func(x *work) int64 {
 		var worth int64

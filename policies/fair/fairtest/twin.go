@@ -53,6 +53,9 @@ type work struct {
 	promised        []fair.Placement
 	since           time.Time // entitled in every pass since; zero: not
 	inside          counts    // found to be covered by the guarantee; nil: it borrows
+	settled         bool      // a pass has decided about that
+	bound           time.Time // since when it may use only some models
+	within          []string  // the models that it may use; empty: any
 	reclaims        int64
 	cooled          time.Time
 }
@@ -74,7 +77,13 @@ func (w *Twin) Apply(now time.Time, ev fair.Event) {
 			w.work[e.ID] = w.cool(&work{Entry: e, own: counts{}, reclaims: e.Reclaims}, e.Reclaimed)
 		}
 	case fair.Opened:
-		w.open(w.work[ev.ID])
+		x := w.work[ev.ID]
+		if !x.opened {
+			w.open(x)
+		}
+		if len(ev.Models) > 0 {
+			x.within, x.bound = ev.Models, w.now
+		}
 	case fair.Allocated:
 		w.allocate(ev)
 	case fair.Finished:
@@ -125,7 +134,14 @@ func (w *Twin) tick(now time.Time) {
 	}
 }
 
-func (w *Twin) open(x *work) { x.opened, x.promised, x.since, x.inside = true, nil, time.Time{}, nil }
+func (w *Twin) open(x *work) {
+	x.opened, x.promised, x.since, x.inside, x.settled, x.within = true, nil, time.Time{}, nil, false, nil
+}
+
+// mayUse: the entry may have devices of the model.
+func (x *work) mayUse(model string) bool {
+	return len(x.within) == 0 || slices.Contains(x.within, model)
+}
 
 // cool starts a cool-down, if devices of the entry were ever taken back.
 func (w *Twin) cool(x *work, since time.Time) *work {
@@ -292,6 +308,7 @@ type book struct {
 	alloc, charge, hold, both, firm map[string]counts // by tenant
 	freed                           map[string]counts // what eviction of an entry frees, by ID
 	free                            counts
+	short                           map[string]bool // undecided members that find no devices, by ID
 }
 
 func add(m map[string]counts, key, model string, n int64) {
@@ -303,7 +320,7 @@ func add(m map[string]counts, key, model string, n int64) {
 
 // book counts allocations, then charges and holds of the undecided.
 func (w *Twin) book() *book {
-	b := &book{map[string]counts{}, map[string]counts{}, map[string]counts{}, map[string]counts{}, map[string]counts{}, map[string]counts{}, maps.Clone(w.fleet)}
+	b := &book{map[string]counts{}, map[string]counts{}, map[string]counts{}, map[string]counts{}, map[string]counts{}, map[string]counts{}, maps.Clone(w.fleet), map[string]bool{}}
 	for _, x := range w.work {
 		for m, n := range x.own {
 			add(b.alloc, x.Tenant, m, n)
@@ -383,7 +400,7 @@ func (w *Twin) charge(b *book, x *work, r fair.Request, charge counts) {
 	for _, p := range ways {
 		_, size := x.parts(r, p.a, x.undecided())
 		room := (w.limit(x.Tenant, p.model) - b.alloc[x.Tenant][p.model] - b.charge[x.Tenant][p.model]) / size
-		if k := min(left, room); k > 0 && w.fleet[p.model] >= size {
+		if k := min(left, room); k > 0 && w.fleet[p.model] >= size && x.mayUse(p.model) {
 			left -= k
 			charge[p.model] += k * size
 			add(b.charge, x.Tenant, p.model, k*size)
@@ -401,7 +418,7 @@ func (w *Twin) hold(b *book, x *work, r fair.Request, hold counts) {
 		_, size := x.parts(r, a, x.undecided())
 		for _, m := range a.Models {
 			room := (w.limit(x.Tenant, m) - b.alloc[x.Tenant][m] - b.hold[x.Tenant][m]) / size
-			if k := min(left, room, b.free[m]/size); k > 0 {
+			if k := min(left, room, b.free[m]/size); k > 0 && x.mayUse(m) {
 				left -= k
 				b.free[m] -= k * size
 				hold[m] += k * size
@@ -413,6 +430,7 @@ func (w *Twin) hold(b *book, x *work, r fair.Request, hold counts) {
 			}
 		}
 	}
+	b.short[x.ID] = b.short[x.ID] || left > 0
 }
 
 // share of a tenant: dominant over groups, by worth, divided by the weight.

@@ -97,7 +97,7 @@ func ask(st *state, instead ...*v1alpha1.TenantQuota) (*outcome, error) {
 			out.Opens = append(out.Opens, namespace+"/"+name)
 		case fair.Notice, fair.Evict:
 			out.Reclaims = append(out.Reclaims, namespace+"/"+name)
-		case fair.Cancel:
+		case fair.Cancel, fair.Widen:
 		}
 	}
 	for _, q := range m.Quotas() {
