@@ -52,7 +52,7 @@ const (
 type task struct {
 	fair.Action
 	pod      *corev1.Pod
-	turn     string // of its gang
+	says     map[string]string // annotations that are written with an opening
 	order    int64
 	due      time.Time
 	refused  int // times, by an answer that another attempt may not change
@@ -99,7 +99,7 @@ func (c *Controller) carryOut(ctx context.Context, now time.Time) (time.Time, bo
 			t.pod = pod
 		}
 		if !now.Before(t.due) {
-			t.turn = c.mirror.TurnOf(id)
+			t.says = c.mirror.OpeningOf(t.Action)
 			due = append(due, t)
 		}
 	}
@@ -147,7 +147,7 @@ func (c *Controller) request(ctx context.Context, t *task) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: t.pod.Namespace, Name: t.pod.Name}}
 	switch t.Kind {
 	case fair.Open:
-		patch := openGate(t.pod, t.turn)
+		patch := openGate(t.pod, t.says)
 		if patch == nil {
 			return nil // open already
 		}
@@ -158,6 +158,8 @@ func (c *Controller) request(ctx context.Context, t *task) error {
 		}))
 	case fair.Cancel:
 		return c.client.Patch(ctx, pod, annotate(t.pod.UID, map[string]any{v1alpha1.AnnotationReclaimDeadline: nil, v1alpha1.AnnotationReclaimFor: nil}))
+	case fair.Widen:
+		return c.client.Patch(ctx, pod, annotate(t.pod.UID, map[string]any{v1alpha1.AnnotationTurnModels: nil}))
 	case fair.Evict:
 		return c.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Namespace: t.pod.Namespace, Name: t.pod.Name},
@@ -209,9 +211,9 @@ func (c *Controller) say(ctx context.Context, now time.Time) (next time.Time, ag
 }
 
 // openGate is the JSON patch that takes the gate off, if the Pod is still this
-// one and the gate still where it was, and writes the turn of its gang. Nil:
-// there is no gate.
-func openGate(pod *corev1.Pod, turn string) []byte {
+// one and the gate still where it was, and writes annotations. Nil: there is no
+// gate.
+func openGate(pod *corev1.Pod, says map[string]string) []byte {
 	at := slices.IndexFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return g.Name == v1alpha1.GateQuota })
 	if at < 0 {
 		return nil
@@ -224,12 +226,14 @@ func openGate(pod *corev1.Pod, turn string) []byte {
 	}
 	const annotations = "/metadata/annotations"
 	switch {
-	case turn == "":
+	case len(says) == 0:
 	case len(pod.Annotations) > 0: // as on all that admission made a claim for
-		patch = append(patch, map[string]any{"op": "add", "path": annotations + "/" + strings.ReplaceAll(v1alpha1.AnnotationTurn, "/", "~1"), "value": turn})
+		for _, key := range slices.Sorted(maps.Keys(says)) {
+			patch = append(patch, map[string]any{"op": "add", "path": annotations + "/" + strings.ReplaceAll(key, "/", "~1"), "value": says[key]})
+		}
 	default:
 		patch = append(patch, map[string]any{"op": "test", "path": annotations, "value": nil},
-			map[string]any{"op": "add", "path": annotations, "value": map[string]string{v1alpha1.AnnotationTurn: turn}})
+			map[string]any{"op": "add", "path": annotations, "value": says})
 	}
 	return encode(patch)
 }
@@ -294,7 +298,7 @@ func (c *Controller) settle(ctx context.Context, now time.Time, t *task) {
 		c.event(t.pod, corev1.EventTypeWarning, "ReclaimRefused", "Evict", "the Pod could not be evicted: %v", t.err)
 		c.mirror.Spare(t.ID, now.Add(spare))
 		c.withdraw(ctx, now, t.Action)
-	case fair.Notice, fair.Cancel: // until the time is up, or the Pod is gone
+	case fair.Notice, fair.Cancel, fair.Widen: // until the time is up, or the Pod is gone
 	}
 	c.feed.poke()
 }
@@ -342,6 +346,8 @@ func (c *Controller) tell(now time.Time, t *task) {
 	case fair.Cancel:
 		reclaims.WithLabelValues(t.Tenant, "cancelled").Inc()
 		c.event(t.pod, corev1.EventTypeNormal, "ReclaimCancelled", "Notice", "the devices are not needed any more")
+	case fair.Widen:
+		c.event(t.pod, corev1.EventTypeNormal, "QuotaTurnWidened", "Open", "the devices that its turn was for are gone, so it may use any model that its policy takes")
 	case fair.Evict:
 		reclaims.WithLabelValues(t.Tenant, "evicted").Inc()
 		c.event(t.pod, corev1.EventTypeWarning, "Reclaimed", "Evict", "evicted: its borrowed devices are taken back")

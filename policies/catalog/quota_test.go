@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -47,15 +48,15 @@ func TestQuotaObjects(t *testing.T) {
 	}
 	for _, name := range []string{
 		v1alpha1.GateQuota, v1alpha1.LabelPolicy, v1alpha1.LabelPreemptible, v1alpha1.AnnotationReclaimDeadline, v1alpha1.AnnotationReclaimFor,
-		v1alpha1.AnnotationReclaims, v1alpha1.AnnotationReclaimed, v1alpha1.AnnotationTurn,
+		v1alpha1.AnnotationReclaims, v1alpha1.AnnotationReclaimed, v1alpha1.AnnotationTurn, v1alpha1.AnnotationTurnModels,
 	} {
-		found := false
+		found, whole := false, regexp.MustCompile(regexp.QuoteMeta(name)+"[^-a-z]")
 		for _, file := range []string{"quota/pods.yaml", "quota/quotas.yaml"} {
 			raw, err := catalog.FS.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			found = found || strings.Contains(string(raw), name)
+			found = found || whole.Match(raw)
 		}
 		if !found {
 			t.Errorf("no file names %s", name)

@@ -36,9 +36,15 @@ type gang struct {
 	missing int
 	// open: its turn has come, and torn: it is being evicted.
 	open, torn bool
-	// turn is how many Pods of each kind that was for.
-	turn   turn
+	opening
 	inside map[string]bool
+}
+
+// opening is for whom the turn of a gang was, and which models these may use;
+// none: any.
+type opening struct {
+	turn   turn
+	models []string
 }
 
 // turn counts Pods by what makes them alike: see kindOf.
@@ -60,18 +66,21 @@ func turnOn(pod *corev1.Pod) turn {
 	return t
 }
 
-// TurnOf is the turn by which a Pod of a gang is let in, for the annotation; ""
-// for a Pod on its own.
-func (m *Mirror) TurnOf(id string) string {
-	g, _ := m.gangOf(id)
-	if g == nil || !g.inside[id] || len(g.turn) == 0 {
-		return ""
+// OpeningOf are the annotations that a Pod gets when an action opens its gate:
+// the turn of its gang, and the models that it may use.
+func (m *Mirror) OpeningOf(a fair.Action) map[string]string {
+	says := map[string]string{}
+	if g, _ := m.gangOf(a.ID); g != nil && g.inside[a.ID] && len(g.turn) > 0 {
+		text, err := json.Marshal(g.turn)
+		if err != nil {
+			panic(err) // strings and numbers
+		}
+		says[v1alpha1.AnnotationTurn] = string(text)
 	}
-	text, err := json.Marshal(g.turn)
-	if err != nil {
-		panic(err) // strings and numbers
+	if len(a.Models) > 0 {
+		says[v1alpha1.AnnotationTurnModels] = strings.Join(either(a.Models), ",")
 	}
-	return string(text)
+	return says
 }
 
 // ServeGroups says that the cluster serves PodGroups. Without it what a Pod says
@@ -181,18 +190,19 @@ func (m *Mirror) kindsOf(ids []string) turn {
 	return t
 }
 
-// letIn reads for whom the turn of a gang was, and returns which of the Pods at
-// their gates it was for, or who can take the place of one that is gone. Nothing
-// that a PodGroup says afterwards lets in more.
+// letIn reads for whom the turn of a gang was, and for which models, and returns
+// which of the Pods at their gates it was for, or who can take the place of one
+// that is gone. Nothing that a PodGroup says afterwards lets in more. The oldest
+// Pod counts: a later one may have had a turn of its own, for other models.
 func (m *Mirror) letIn(g *gang, open, gated []string) []string {
 	all := 0
 	for _, id := range open {
-		if g.turn = turnOn(m.pods[id]); len(g.turn) > 0 {
+		if g.opening = (opening{turnOn(m.pods[id]), m.modelsFor(id)}); len(g.turn) > 0 {
 			break
 		}
 	}
 	if len(g.turn) == 0 {
-		g.turn = m.turns[g.id] // it is just being written
+		g.opening = m.turns[g.id] // it is just being written
 	}
 	if len(g.turn) == 0 {
 		g.need = 0 // by hand: the others have turns of their own
@@ -337,7 +347,7 @@ func (m *Mirror) finish(g *gang, w *work, now time.Time) {
 		case g.torn:
 			a.Kind = fair.Evict
 		case g.open && gated && !now.Before(m.paused[id]):
-			a.Kind = fair.Open
+			a.Kind, a.Models = fair.Open, g.models
 		case w.notice != nil && !gated && !told && !m.isAsked(id, fair.Cancel):
 			a.Kind, a.For, a.Deadline = fair.Notice, w.notice.For, w.notice.Deadline
 		default:
@@ -352,7 +362,7 @@ func (m *Mirror) finish(g *gang, w *work, now time.Time) {
 // isAsked: this was the last that was asked for of a Pod of a gang.
 func (m *Mirror) isAsked(id string, kind fair.Kind) bool {
 	last, ok := m.asked[id]
-	return ok && last == kind
+	return ok && last.Kind == kind
 }
 
 // each is an action about a gang as actions about its Pods.
@@ -360,7 +370,10 @@ func (m *Mirror) each(a fair.Action) []fair.Action {
 	group := m.groupAt(a.ID)
 	if group == nil {
 		if g, _ := m.gangOf(a.ID); g != nil && a.Kind == fair.Open {
-			m.asked[a.ID] = fair.Open // it joins those that are open
+			m.asked[a.ID] = a // it joins those that are open
+		}
+		if a.Kind == fair.Widen && m.pods[a.ID] != nil {
+			m.widened[a.ID] = len(modelsOn(m.pods[a.ID])) > 0
 		}
 		return []fair.Action{a}
 	}
@@ -369,7 +382,7 @@ func (m *Mirror) each(a fair.Action) []fair.Action {
 		return nil
 	}
 	if a.Kind == fair.Open && !g.open {
-		m.turns[g.id] = m.kindsOf(g.core)
+		m.turns[g.id] = opening{m.kindsOf(g.core), a.Models}
 	}
 	var actions []fair.Action
 	for _, id := range g.core {
@@ -379,14 +392,18 @@ func (m *Mirror) each(a fair.Action) []fair.Action {
 			if m.isAsked(id, a.Kind) || a.Kind == fair.Open && !gated {
 				continue
 			}
-		case fair.Notice, fair.Cancel:
+		case fair.Notice, fair.Cancel, fair.Widen:
 			if gated {
 				continue // there is nothing to tell to one that has nothing
 			}
 		}
-		m.asked[id] = a.Kind
 		one := a
 		one.ID = id
+		if a.Kind == fair.Widen {
+			m.widened[id] = len(modelsOn(m.pods[id])) > 0
+		} else {
+			m.asked[id] = one
+		}
 		actions = append(actions, one)
 	}
 	return actions

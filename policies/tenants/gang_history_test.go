@@ -136,8 +136,7 @@ func (h *gangs) carry(n int) {
 // act asks what to do and holds it against what must be.
 func (h *gangs) act() {
 	h.t.Helper()
-	h.sync()
-	for _, a := range h.mirror.Next(h.now) {
+	for _, a := range h.actions() {
 		if a.Kind != fair.Open {
 			h.t.Fatalf("got %v of %s, nothing may be taken back", a.Kind, a.ID)
 		}

@@ -140,8 +140,7 @@ func TestTakenBackForAGang(t *testing.T) {
 	w.now = w.now.Add(time.Minute)
 	g := w.group("a", "job", 2)
 	w.members("a", "job", "h", 2)
-	w.sync()
-	actions := w.mirror.Next(w.now)
+	actions := w.actions()
 	if len(actions) != 1 || UIDOf(actions[0].For) != g.UID {
 		t.Fatalf("got %+v, want a notice for PodGroup job", actions)
 	}

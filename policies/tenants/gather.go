@@ -38,6 +38,7 @@ func (m *Mirror) gather(g *gang, now time.Time) (w *work, blocked fair.Reason) {
 		shared: map[string]fair.Request{}, devices: map[fair.Devices]int64{},
 	}
 	var absent []fair.Request // of Pods that are missing: taken to be like the first
+	var models [][]string     // that those without devices may use
 	for i, id := range g.core {
 		pod := m.pods[id]
 		one, why := m.read(id, pod, now)
@@ -59,10 +60,14 @@ func (m *Mirror) gather(g *gang, now time.Time) (w *work, blocked fair.Reason) {
 		}
 		w.served = append(w.served, one.served...)
 		sums.add(one, templateOf(pod))
+		if !one.decided {
+			models = append(models, m.mayUse(g, id))
+		}
 		if i == 0 && one.policy {
 			absent = m.together(templateOf(pod), one.entry.Requests[0].Alternatives, int64(g.missing))
 		}
 	}
+	w.models = either(models...)
 	if g.open {
 		w.phase = open
 	}

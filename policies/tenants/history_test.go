@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/fair"
@@ -57,7 +58,7 @@ func (h *history) drain() bool {
 func (h *history) act() {
 	h.t.Helper()
 	h.requireSameAsRestarted()
-	for _, a := range h.mirror.Next(h.now) {
+	for _, a := range h.actions() {
 		_, name, _, _ := SplitID(a.ID)
 		p := h.pods[name]
 		switch a.Kind {
@@ -69,12 +70,14 @@ func (h *history) act() {
 		case fair.Notice:
 			_, _, servant, _ := SplitID(a.For)
 			h.pods[name] = h.edit(p, func(p *corev1.Pod) {
-				p.Annotations = map[string]string{
-					v1alpha1.AnnotationReclaimDeadline: a.Deadline.Format(time.RFC3339Nano), v1alpha1.AnnotationReclaimFor: string(servant),
-				}
+				metav1.SetMetaDataAnnotation(&p.ObjectMeta, v1alpha1.AnnotationReclaimDeadline, a.Deadline.Format(time.RFC3339Nano))
+				metav1.SetMetaDataAnnotation(&p.ObjectMeta, v1alpha1.AnnotationReclaimFor, string(servant))
 			})
 		case fair.Cancel:
-			h.pods[name] = h.edit(p, func(p *corev1.Pod) { p.Annotations = nil })
+			h.pods[name] = h.edit(p, func(p *corev1.Pod) {
+				delete(p.Annotations, v1alpha1.AnnotationReclaimDeadline)
+				delete(p.Annotations, v1alpha1.AnnotationReclaimFor)
+			})
 		case fair.Evict:
 			h.end(name)
 		}
@@ -117,7 +120,8 @@ func (h *history) deviceOf(pod string) string {
 	return ""
 }
 
-// schedule gives open Pods devices, by tiers and within limits.
+// schedule gives open Pods devices, by tiers and within limits, of the models that
+// they were opened for.
 func (h *history) schedule() {
 	for _, name := range slices.Sorted(maps.Keys(h.pods)) {
 		p := h.pods[name]
@@ -133,7 +137,11 @@ func (h *history) schedule() {
 }
 
 func (h *history) place(p *corev1.Pod, pools []string) string {
+	models := modelsOn(p)
 	for _, pool := range pools {
+		if len(models) > 0 && !slices.Contains(models, modelOf(pool)) {
+			continue
+		}
 		used := int32(0)
 		tenant := h.mirror.owner[p.Namespace]
 		for device, name := range h.held {

@@ -79,6 +79,9 @@ func (m *Mirror) setPod(pod *corev1.Pod, gone bool) {
 	if m.isAsked(id, fair.Open) && !HasGate(pod) {
 		delete(m.asked, id)
 	}
+	if len(modelsOn(pod)) == 0 {
+		delete(m.widened, id)
+	}
 	m.mark(id)
 	eachNamed(pod, func(claim types.NamespacedName) { m.link(m.users, claim, id) })
 	eachMade(pod, func(claim types.NamespacedName) { m.link(m.made, claim, id) })
@@ -134,6 +137,7 @@ func (m *Mirror) forget(id string) {
 	delete(m.podAt, keyOf(pod))
 	delete(m.podOf, pod.UID)
 	delete(m.asked, id)
+	delete(m.widened, id)
 	delete(m.inherited, id)
 	m.disown(id, pod)
 	m.dirty[id] = true

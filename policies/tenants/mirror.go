@@ -63,9 +63,12 @@ type Mirror struct {
 	spared, paused map[string]time.Time
 
 	// What was asked for of the Pods of gangs and is not to be seen yet.
-	asked map[string]fair.Kind
-	// turns are for whom gangs were let in, until their Pods say so.
-	turns map[string]turn
+	asked map[string]fair.Action
+	// widened are Pods that may use any model again, until they say so.
+	widened map[string]bool
+	// turns are for whom and for which models gangs were let in, until their Pods
+	// say so.
+	turns map[string]opening
 	// torn are gangs of which a Pod was evicted: the others have to follow.
 	torn map[string]bool
 	// unfinished is what a Pod has still to be given that its gang has: a restart
@@ -92,7 +95,7 @@ func NewMirror(config Config) (*Mirror, error) {
 		owned:  map[string]map[types.NamespacedName]bool{}, users: map[types.NamespacedName]map[string]bool{}, made: map[types.NamespacedName]map[string]bool{},
 		groups: map[types.NamespacedName]*schedulingapi.PodGroup{}, peers: map[types.NamespacedName]map[string]bool{},
 		controlled: map[types.UID]map[string]bool{}, estates: map[types.UID]map[string]*estate{}, inherited: map[string]Reclaims{},
-		asked: map[string]fair.Kind{}, torn: map[string]bool{}, turns: map[string]turn{}, unfinished: map[string]fair.Action{},
+		asked: map[string]fair.Action{}, widened: map[string]bool{}, torn: map[string]bool{}, turns: map[string]opening{}, unfinished: map[string]fair.Action{},
 		dirty: map[string]bool{}, told: map[string]*work{}, given: map[string]fair.Quota{}, capacity: map[string]int64{},
 		blocked: map[string]fair.Reason{}, refused: map[string]error{}, strays: map[string]bool{},
 		spared: map[string]time.Time{}, paused: map[string]time.Time{},

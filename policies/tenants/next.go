@@ -32,18 +32,28 @@ func (m *Mirror) Next(now time.Time) []fair.Action {
 	clear(m.strays)
 	for _, id := range slices.Sorted(maps.Keys(m.unfinished)) {
 		if a := m.unfinished[id]; m.pods[id] != nil {
-			m.asked[id] = a.Kind
+			m.asked[id] = a
 			actions = append(actions, a)
 		}
 	}
 	clear(m.unfinished)
 	for _, a := range m.state.Next(now) {
-		if w := m.told[a.ID]; w != nil && a.Kind == fair.Open {
-			w.phase = open
-		}
-		actions = append(actions, m.each(a)...)
+		actions = append(actions, m.take(a)...)
 	}
 	return actions
+}
+
+// take notes that an action of the engine is under way, and returns it as
+// actions about Pods.
+func (m *Mirror) take(a fair.Action) []fair.Action {
+	switch w := m.told[a.ID]; {
+	case w == nil:
+	case a.Kind == fair.Open:
+		w.phase, w.models = open, either(a.Models)
+	case a.Kind == fair.Widen:
+		w.models = nil
+	}
+	return m.each(a)
 }
 
 // Wake is when Next may have something to do although nothing has changed.

@@ -196,7 +196,7 @@ func (w *work) facts() []fair.Event {
 	if w.phase == waiting {
 		return events
 	}
-	events = append(events, fair.Opened{ID: w.entry.ID})
+	events = append(events, fair.Opened{ID: w.entry.ID, Models: w.models})
 	if w.known() {
 		events = append(events, w.allocated())
 	}
@@ -235,10 +235,14 @@ func (w *work) become(want *work) (*work, []fair.Event, bool) {
 		return nil, nil, false
 	case w.phase == open && want.phase == waiting:
 		return w, nil, w.pods == nil // opened; what shows it is still on its way
+	case w.phase == open && want.decided:
+		want.models = w.models // they do not matter any more, so nothing new is told
+	case w.phase == open && !slices.Equal(w.models, want.models):
+		return nil, nil, false
 	}
 	var events []fair.Event
 	if w.phase == waiting && want.phase == open {
-		events = append(events, fair.Opened{ID: id})
+		events = append(events, fair.Opened{ID: id, Models: want.models})
 	}
 	switch {
 	case want.known() && want.phase == open && (!w.known() || !slices.Equal(w.devices, want.devices) || !reflect.DeepEqual(w.rest, want.rest)):
@@ -247,7 +251,7 @@ func (w *work) become(want *work) (*work, []fair.Event, bool) {
 		if w.notice != nil {
 			return nil, nil, false
 		}
-		events = append(events, fair.Requeued{ID: id}, fair.Opened{ID: id}) // given back
+		events = append(events, fair.Requeued{ID: id}, fair.Opened{ID: id, Models: want.models}) // given back
 	}
 	if want.phase == open && w.notice == nil && want.notice != nil && w.pods != nil {
 		events = append(events, *want.notice) // known already, but for one that was begun before a restart

@@ -51,6 +51,8 @@ const (
 type work struct {
 	entry fair.Entry
 	phase phase
+	// models that it may use once it is open, sorted; empty: any.
+	models []string
 	// policy: the first request is the policy's.
 	policy  bool
 	decided bool
@@ -176,6 +178,8 @@ func (m *Mirror) read(id string, pod *corev1.Pod, now time.Time) (w *work, block
 	}}
 	if HasGate(pod) {
 		w.phase = waiting
+	} else {
+		w.models = m.modelsFor(id)
 	}
 	if template := templateOf(pod); template != "" {
 		blocked = m.ask(w, template)

@@ -32,11 +32,12 @@ type world struct {
 	config  Config
 	objects map[string]metav1.Object
 	uid     int
+	opens   map[string]fair.Action // the last one about a Pod
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, now: start, objects: map[string]metav1.Object{}, config: Config{Notice: &metav1.Duration{Duration: time.Minute}}}
+	w := &world{t: t, now: start, objects: map[string]metav1.Object{}, opens: map[string]fair.Action{}, config: Config{Notice: &metav1.Duration{Duration: time.Minute}}}
 	w.mirror = w.empty()
 	return w
 }
@@ -94,12 +95,28 @@ func (w *world) fresh() *Mirror {
 	return m
 }
 
+// actions are what is to be done.
+func (w *world) actions() []fair.Action {
+	w.t.Helper()
+	w.sync()
+	return w.noted(w.mirror.Next(w.now))
+}
+
+// noted keeps what opened needs to know of actions.
+func (w *world) noted(actions []fair.Action) []fair.Action {
+	for _, a := range actions {
+		if a.Kind == fair.Open {
+			w.opens[a.ID] = a
+		}
+	}
+	return actions
+}
+
 // next is what is to be done, as "Open a/b".
 func (w *world) next() []string {
 	w.t.Helper()
-	w.sync()
 	var list []string
-	for _, a := range w.mirror.Next(w.now) {
+	for _, a := range w.actions() {
 		namespace, name, _, _ := SplitID(a.ID)
 		list = append(list, a.Kind.String()+" "+namespace+"/"+name)
 	}
@@ -235,11 +252,13 @@ func (w *world) edit(p *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
 
 // opened is the Pod after the gate was opened.
 func (w *world) opened(p *corev1.Pod) *corev1.Pod {
-	turn := w.mirror.TurnOf(IDOf(p.Namespace, p.Name, p.UID))
+	a := w.opens[IDOf(p.Namespace, p.Name, p.UID)]
+	a.ID = IDOf(p.Namespace, p.Name, p.UID) // also where a test opens it by hand
+	says := w.mirror.OpeningOf(a)
 	return w.edit(p, func(p *corev1.Pod) {
 		p.Spec.SchedulingGates = nil
-		if turn != "" {
-			metav1.SetMetaDataAnnotation(&p.ObjectMeta, v1alpha1.AnnotationTurn, turn)
+		for key, value := range says {
+			metav1.SetMetaDataAnnotation(&p.ObjectMeta, key, value)
 		}
 	})
 }

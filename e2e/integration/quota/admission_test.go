@@ -133,7 +133,10 @@ func TestNoticeIsTheControllers(t *testing.T) {
 	policy(t, s, "notice")
 	waitGated(t, s, "notice", "notice", false)
 	dev := as(t, s, "dev")
-	for _, key := range []string{v1alpha1.AnnotationReclaimDeadline, v1alpha1.AnnotationReclaimFor, v1alpha1.AnnotationReclaims, v1alpha1.AnnotationReclaimed, v1alpha1.AnnotationTurn} {
+	for _, key := range []string{
+		v1alpha1.AnnotationReclaimDeadline, v1alpha1.AnnotationReclaimFor, v1alpha1.AnnotationReclaims, v1alpha1.AnnotationReclaimed,
+		v1alpha1.AnnotationTurn, v1alpha1.AnnotationTurnModels,
+	} {
 		forged := pod("notice", "forged", "notice", func(p *corev1.Pod) { p.Annotations = map[string]string{key: "1"} })
 		apiserver.RequireRefused(t, dev.Create(t.Context(), forged), "ladder-quota-reclaim", "gpuladder.dev/reclaim-deadline", "written by", "not by dev")
 	}
@@ -153,10 +156,11 @@ func TestNoticeIsTheControllers(t *testing.T) {
 	noticed.Annotations[v1alpha1.AnnotationReclaimDeadline] = "2026-01-01T00:00:00Z"
 	noticed.Annotations[v1alpha1.AnnotationReclaimFor] = "u"
 	noticed.Annotations[v1alpha1.AnnotationReclaims] = "2"
+	noticed.Annotations[v1alpha1.AnnotationTurnModels] = "H100"
 	if err := as(t, s, catalog.DefaultAccounts().Controller).Patch(t.Context(), noticed, client.MergeFrom(plain)); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{v1alpha1.AnnotationReclaimDeadline, v1alpha1.AnnotationReclaims} {
+	for _, key := range []string{v1alpha1.AnnotationReclaimDeadline, v1alpha1.AnnotationReclaims, v1alpha1.AnnotationTurnModels} {
 		without := noticed.DeepCopy()
 		delete(without.Annotations, key)
 		apiserver.RequireRefused(t, dev.Update(t.Context(), without), "ladder-quota-reclaim", "not by dev")
