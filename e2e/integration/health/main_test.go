@@ -6,6 +6,7 @@ package health_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -114,7 +115,8 @@ func place(t *testing.T, s *apiserver.Server, name string, unhealthy v1alpha1.On
 	return w
 }
 
-// admit creates the Pod as soon as its policy is ready.
+// admit creates the Pod as soon as its policy is ready, and admission gives it its
+// claim: without that it would be admitted as well.
 func (w *workload) admit() *corev1.Pod {
 	w.t.Helper()
 	var pod *corev1.Pod
@@ -122,6 +124,13 @@ func (w *workload) admit() *corev1.Pod {
 		pod = &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.name, Name: w.name, Labels: map[string]string{v1alpha1.LabelPolicy: w.name, "app": w.name}},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/train:1"}}},
+		}
+		try := pod.DeepCopy()
+		if err := w.s.Client.Create(ctx, try, client.DryRunAll); err != nil {
+			return err
+		}
+		if len(try.Spec.ResourceClaims) == 0 {
+			return errors.New("it would have no claim")
 		}
 		return w.s.Client.Create(ctx, pod)
 	})
