@@ -68,6 +68,10 @@ func (c *Controller) plan(ctx context.Context, now time.Time, a fair.Action) {
 	if pod == nil {
 		return // gone meanwhile; the next round tells the engine
 	}
+	if a.Kind == fair.Widen { // say takes the annotation off
+		c.event(pod, corev1.EventTypeNormal, "QuotaTurnWidened", "Open", "the devices that its turn was for are gone, so it may use any model that its policy takes")
+		return
+	}
 	if a.Kind == fair.Evict && !c.mirror.Torn(a.ID) {
 		for _, fellow := range c.mirror.Fellows(a.ID) {
 			switch known := c.tasks[fellow]; {
@@ -158,8 +162,6 @@ func (c *Controller) request(ctx context.Context, t *task) error {
 		}))
 	case fair.Cancel:
 		return c.client.Patch(ctx, pod, annotate(t.pod.UID, map[string]any{v1alpha1.AnnotationReclaimDeadline: nil, v1alpha1.AnnotationReclaimFor: nil}))
-	case fair.Widen:
-		return c.client.Patch(ctx, pod, annotate(t.pod.UID, map[string]any{v1alpha1.AnnotationTurnModels: nil}))
 	case fair.Evict:
 		return c.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Namespace: t.pod.Namespace, Name: t.pod.Name},
@@ -179,9 +181,9 @@ func (c *Controller) graceOf(pod *corev1.Pod) *int64 {
 	return &most
 }
 
-// say writes on Pods that wait at their gates what they go on with of Pods that
-// were evicted, so that it outlives this process. It returns when to try again
-// what failed.
+// say writes on Pods what is not for a task of its own, so that it outlives this
+// process: what those at their gates go on with of Pods that were evicted, and that
+// others may use any model again. It returns when to try again what failed.
 func (c *Controller) say(ctx context.Context, now time.Time) (next time.Time, again bool) {
 	type words struct {
 		pod   *corev1.Pod
@@ -189,12 +191,13 @@ func (c *Controller) say(ctx context.Context, now time.Time) (next time.Time, ag
 	}
 	var due []words
 	said := map[string]time.Time{}
-	for _, id := range c.mirror.Unsaid() {
+	unsaid := c.mirror.Unsaid()
+	for _, id := range slices.Sorted(maps.Keys(unsaid)) {
 		said[id] = c.said[id]
 		if !now.Before(said[id]) {
 			said[id] = now.Add(lastBackoff) // the watch shows it long before
 			pod := c.mirror.Pod(id)
-			due = append(due, words{pod, annotate(pod.UID, c.mirror.Reclaims(id).Annotations())})
+			due = append(due, words{pod, annotate(pod.UID, unsaid[id])})
 		}
 		if !again || said[id].Before(next) {
 			next, again = said[id], true
@@ -204,7 +207,7 @@ func (c *Controller) say(ctx context.Context, now time.Time) (next time.Time, ag
 	sideBySide(ctx, due, func(request context.Context, w words) {
 		err := c.client.Patch(request, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.pod.Namespace, Name: w.pod.Name}}, w.patch)
 		if client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
-			log.FromContext(ctx).Info("Failed, tried again", "action", "say what was taken back", "pod", client.ObjectKeyFromObject(w.pod).String(), "err", err.Error())
+			log.FromContext(ctx).Info("Failed, tried again", "action", "say what holds for a Pod", "pod", client.ObjectKeyFromObject(w.pod).String(), "err", err.Error())
 		}
 	})
 	return next, again
@@ -298,7 +301,7 @@ func (c *Controller) settle(ctx context.Context, now time.Time, t *task) {
 		c.event(t.pod, corev1.EventTypeWarning, "ReclaimRefused", "Evict", "the Pod could not be evicted: %v", t.err)
 		c.mirror.Spare(t.ID, now.Add(spare))
 		c.withdraw(ctx, now, t.Action)
-	case fair.Notice, fair.Cancel, fair.Widen: // until the time is up, or the Pod is gone
+	case fair.Notice, fair.Cancel: // until the time is up, or the Pod is gone
 	}
 	c.feed.poke()
 }
@@ -346,8 +349,6 @@ func (c *Controller) tell(now time.Time, t *task) {
 	case fair.Cancel:
 		reclaims.WithLabelValues(t.Tenant, "cancelled").Inc()
 		c.event(t.pod, corev1.EventTypeNormal, "ReclaimCancelled", "Notice", "the devices are not needed any more")
-	case fair.Widen:
-		c.event(t.pod, corev1.EventTypeNormal, "QuotaTurnWidened", "Open", "the devices that its turn was for are gone, so it may use any model that its policy takes")
 	case fair.Evict:
 		reclaims.WithLabelValues(t.Tenant, "evicted").Inc()
 		c.event(t.pod, corev1.EventTypeWarning, "Reclaimed", "Evict", "evicted: its borrowed devices are taken back")

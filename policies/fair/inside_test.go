@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/fair"
 )
 
@@ -144,5 +145,66 @@ func TestNotHeldForEver(t *testing.T) {
 				charged(t, st, "a", "H100", 1)
 			}
 		})
+	}
+}
+
+// What is guaranteed and lacks devices keeps what comes free from those who were
+// promised devices for their priority alone.
+func TestPromisedLeavesWhatIsGuaranteed(t *testing.T) {
+	st := newState(t, fair.Config{Models: models})
+	apply(t, st, start, fleet(1, "H100"), fleet(2, "L4"), quota("a", mq("L4", 2, -1)), quota("b", mq("H100", 0, -1), mq("L4", 0, -1)))
+	apply(t, st, start, arrive(pod("y", "b", 0, 1, "H100"), pod("x", "x", 1, 1, "L4"))...)
+	run(t, st, at(1))
+	pair := pod("pair", "a", 10, 2, "L4")
+	pair.Preempts = v1alpha1.PreemptsNever
+	apply(t, st, at(10), arrive(pair)...)
+	expect(t, st, at(10))
+	urgent := pod("urgent", "b", 20, 1, "H100", "L4")
+	urgent.Priority, urgent.Preempts = 5, v1alpha1.PreemptsLowerPriority
+	apply(t, st, at(20), arrive(urgent)...)
+	expect(t, st, at(20), "Notice y for urgent")
+	apply(t, st, at(30), fair.Finished{ID: "x"})
+	expect(t, st, at(30), "Open pair")
+}
+
+// What is taken back for the tenant itself stays with it, so it is no less for
+// others to take.
+func TestOwnReclaimLeavesOthersTheirs(t *testing.T) {
+	st := newState(t, fair.Config{Models: models})
+	apply(t, st, start, fleet(4, "H100"), quota("a", mq("H100", 2, -1)), quota("b", mq("H100", 2, -1)))
+	for i := range 4 {
+		apply(t, st, at(i), arrive(pod(fmt.Sprintf("a%d", i), "a", i, 1, "H100"))...)
+		run(t, st, at(i))
+	}
+	first := pod("b1", "b", 10, 1, "H100")
+	first.Preempts = v1alpha1.PreemptsNever
+	urgent := pod("urgent", "a", 20, 1, "H100")
+	urgent.Priority = 5
+	apply(t, st, at(20), arrive(first, urgent)...)
+	expect(t, st, at(20))
+	apply(t, st, at(30), fair.Finished{ID: "a1"})
+	if got := fmt.Sprint(run(t, st, at(30))); got != "[Open b1 Notice a3 for urgent]" {
+		t.Fatal(got)
+	}
+	apply(t, st, at(31), arrive(pod("b2", "b", 31, 1, "H100"))...)
+	expect(t, st, at(31), "Notice a2 for b2")
+}
+
+// Who would take more of the model that it is held to, as a tier before wants more
+// of them, is not opened.
+func TestNotHeldWhereItWouldTakeMore(t *testing.T) {
+	st := newState(t, fair.Config{Models: models})
+	apply(t, st, start, fleet(4, "H100"), quota("a", mq("H100", 1, -1)), quota("b", mq("H100", 3, -1)))
+	apply(t, st, start, arrive(pod("x1", "x", 0, 2, "H100"), pod("x2", "x", 1, 1, "H100"), pod("x3", "x", 2, 1, "H100"))...)
+	run(t, st, at(2))
+	either := pod("either", "a", 3, 2, "H100", "H100")
+	either.Requests[0].Alternatives[1].Count, either.Preempts = 1, v1alpha1.PreemptsNever
+	apply(t, st, at(3), arrive(either, pod("b1", "b", 4, 3, "H100"))...)
+	st.Next(at(4))
+	apply(t, st, at(10), fair.Finished{ID: "x1"})
+	for _, a := range st.Next(at(10)) {
+		if a.Kind == fair.Open {
+			t.Fatalf("%+v", a)
+		}
 	}
 }

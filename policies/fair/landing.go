@@ -36,9 +36,11 @@ type try struct {
 	// force: also what is set aside for others or not lent, which is where who
 	// places the entry would put it.
 	force bool
-	// entitled: of what is set aside for others it leaves only what is being taken
-	// back for them.
+	// entitled: of what is set aside for others it leaves only what is for the
+	// entitled who wait for what lacks to come.
 	entitled bool
+	// within are the models that may be used; nil: any.
+	within vec
 	// note is called with the verdict of each way that has no room; may be nil.
 	note func(request, alternative, model int, size int64, v verdict)
 
@@ -121,6 +123,9 @@ func (y *try) land() ([]place, verdict) {
 // more. Negative: none, and whoever places the entry would take what it must not.
 func (y *try) room(m int, size, parts int64) (int64, verdict) {
 	st, t := y.st, y.e.tenant
+	if y.within != nil && y.within.of(m) == 0 {
+		return 0, notAllowed
+	}
 	model, row, own, taken := &st.models[m], &t.rows[m], y.own.of(m), st.taken[m]
 	quota := t.quotaRoom(m, row.committed()+row.reserved-own+taken)
 	if quota < size {

@@ -109,7 +109,7 @@ func (st *State) borrowers(t *tenant) []*entry {
 }
 
 // comesFirst: an entry that runs goes before all that wait.
-func (e *entry) comesFirst() bool { return e.shape.firm || !e.settled }
+func (e *entry) comesFirst() bool { return e.shape.firm || !e.settled && e.notice == unnoticed }
 
 // settleInside goes along borrowers up to the one that comes after the next
 // waiting entry of its tenant; next is nil behind the last. What finds room in the

@@ -57,7 +57,7 @@ type model struct {
 	alloc    int64 // allocated, whoever holds them
 	hold     int64 // that undecided members are expected to take
 	reserved int64 // set aside in this pass
-	pending  int64 // of that, for the entitled for whom devices are being taken back
+	pending  int64 // of that, for the entitled who wait for what lacks to come
 	surplus  int64 // beyond all guarantees
 	lent     int64 // that may still be held without being taken back, beyond guarantees
 	lentPass int64 // the pass that lent is of

@@ -344,11 +344,15 @@ func (it *item) inside() bool { return it.entitled && it.e.promised == nil }
 func (st *State) try(it *item) bool {
 	it.verdict = setAside
 	if !it.inside() || !st.cooling(it.e) {
-		y := try{st: st, e: it.e, own: it.own, entitled: it.entitled}
+		y := try{st: st, e: it.e, own: it.own, entitled: it.inside()}
 		it.landing, it.verdict = y.land()
 	}
-	if it.verdict != fits && it.fit && it.places != nil {
-		it.landing, it.verdict, it.held = it.places, fits, true
+	if it.verdict != fits && it.fit && len(it.own) > 0 {
+		// Held to these models it has to land there.
+		y := try{st: st, e: it.e, own: it.own, force: true, within: it.own}
+		if landing, v := y.land(); v == fits && sum(landing).same(it.own) {
+			it.landing, it.verdict, it.held = landing, fits, true
+		}
 	}
 	return it.verdict == fits
 }
@@ -374,7 +378,7 @@ func (st *State) chooseEntitled(dry bool) *item {
 			it.fit = it.fit && m.free()-m.reserved >= a.n
 			m.reserved += a.n
 		}
-		if !it.fit && st.coming[it.e.id] != nil {
+		if !it.fit && (st.coming[it.e.id] != nil || !takesBack(it.e.shape.preempts)) {
 			for _, a := range it.own {
 				st.models[a.model].pending += a.n
 			}

@@ -82,13 +82,22 @@ func (m *Mirror) Reclaims(id string) Reclaims {
 	return Reclaims{}
 }
 
-// Unsaid are the Pods at their gates that go on with a count and do not say so
-// yet, in order.
-func (m *Mirror) Unsaid() []string {
-	var list []string
-	for _, id := range slices.Sorted(maps.Keys(m.inherited)) {
-		if pod := m.pods[id]; HasGate(pod) && ReclaimsOn(pod) != m.inherited[id] {
-			list = append(list, id)
+// Unsaid are annotations that Pods do not have as they should, by their IDs; nil
+// stands for one that is to be taken off. Pods at their gates go on with a count,
+// and others may use any model again.
+func (m *Mirror) Unsaid() map[string]map[string]any {
+	list := map[string]map[string]any{}
+	for id, r := range m.inherited {
+		if pod := m.pods[id]; HasGate(pod) && ReclaimsOn(pod) != r {
+			list[id] = map[string]any{}
+			for key, value := range r.Annotations() {
+				list[id][key] = value
+			}
+		}
+	}
+	for id := range m.widened {
+		if pod := m.pods[id]; !HasGate(pod) {
+			list[id] = map[string]any{v1alpha1.AnnotationTurnModels: nil}
 		}
 	}
 	return list

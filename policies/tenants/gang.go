@@ -373,7 +373,7 @@ func (m *Mirror) each(a fair.Action) []fair.Action {
 			m.asked[a.ID] = a // it joins those that are open
 		}
 		if a.Kind == fair.Widen && m.pods[a.ID] != nil {
-			m.widened[a.ID] = len(modelsOn(m.pods[a.ID])) > 0
+			m.widen(a.ID)
 		}
 		return []fair.Action{a}
 	}
@@ -400,7 +400,7 @@ func (m *Mirror) each(a fair.Action) []fair.Action {
 		one := a
 		one.ID = id
 		if a.Kind == fair.Widen {
-			m.widened[id] = len(modelsOn(m.pods[id])) > 0
+			m.widen(id)
 		} else {
 			m.asked[id] = one
 		}

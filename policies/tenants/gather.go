@@ -39,6 +39,7 @@ func (m *Mirror) gather(g *gang, now time.Time) (w *work, blocked fair.Reason) {
 	}
 	var absent []fair.Request // of Pods that are missing: taken to be like the first
 	var models [][]string     // that those without devices may use
+	var undecided []string
 	for i, id := range g.core {
 		pod := m.pods[id]
 		one, why := m.read(id, pod, now)
@@ -61,13 +62,19 @@ func (m *Mirror) gather(g *gang, now time.Time) (w *work, blocked fair.Reason) {
 		w.served = append(w.served, one.served...)
 		sums.add(one, templateOf(pod))
 		if !one.decided {
-			models = append(models, m.mayUse(g, id))
+			models, undecided = append(models, m.mayUse(g, id)), append(undecided, id)
 		}
 		if i == 0 && one.policy {
 			absent = m.together(templateOf(pod), one.entry.Requests[0].Alternatives, int64(g.missing))
 		}
 	}
-	w.models = either(models...)
+	if w.models = either(models...); len(w.models) == 0 {
+		// Some say otherwise where that was being taken off when a controller ended.
+		// One that came by a turn of its own can't be told from them.
+		for _, id := range undecided {
+			m.widen(id)
+		}
+	}
 	if g.open {
 		w.phase = open
 	}

@@ -35,6 +35,13 @@ func (m *Mirror) modelsFor(id string) []string {
 	return modelsOn(m.pods[id])
 }
 
+// widen lets a Pod use any model, whatever it says.
+func (m *Mirror) widen(id string) {
+	if len(modelsOn(m.pods[id])) > 0 {
+		m.widened[id] = true
+	}
+}
+
 // either is what may be used where each of the lists holds for some: their
 // union, sorted. An empty list is any model, and so is what it is a part of.
 func either(lists ...[]string) []string {

@@ -237,7 +237,7 @@ func TestModelsOfAGang(t *testing.T) {
 }
 
 // A Pod beyond those that a gang starts with has a turn of its own, for models of
-// its own. Those of the gang stay what they are.
+// its own. It may use any as the others once it is one of those that lack devices.
 func TestModelsOfATurnBesideTheGang(t *testing.T) {
 	w := twoModels(t)
 	gang := gangID(w.group("team", "job", 2))
@@ -258,8 +258,51 @@ func TestModelsOfATurnBesideTheGang(t *testing.T) {
 
 	w.allocate(pods[0], "n/gpu-0")
 	w.allocate(d, "n/gpu-1")
-	w.requireTold(gang, "A100") // which only the third has still to use
+	if got := w.mirror.Unsaid(); len(got) != 1 || len(got[idOf(pods[2])]) != 1 {
+		t.Errorf("unsaid: %v", got)
+	}
 	w.allocate(pods[2], "m/gpu-0")
 	w.requireUsage("team", "A100", 1, 1)
 	w.requireSameAsRestarted()
+}
+
+// What a Pod may use is taken off it when the engine says so, however often that
+// has to be tried, and of all Pods of a gang.
+func TestWidening(t *testing.T) {
+	w := twoModels(t)
+	gang := gangID(w.group("team", "job", 2))
+	pods := w.members("team", "job", "ha", 2)
+	requireOpens(t, w.turnFor("A100"), []string{"job-a", "job-b"}, "A100")
+	pods[0], pods[1] = w.opened(pods[0]), w.opened(pods[1])
+	w.requireTold(gang, "A100")
+	actions := w.mirror.take(fair.Action{Kind: fair.Widen, ID: gang, Tenant: "team"})
+	if len(actions) != 2 || actions[0].ID != idOf(pods[0]) || actions[1].ID != idOf(pods[1]) {
+		t.Errorf("%+v", actions)
+	}
+	unsaid := func(want ...*corev1.Pod) {
+		t.Helper()
+		got := w.mirror.Unsaid()
+		for _, p := range want {
+			if value, ok := got[idOf(p)][v1alpha1.AnnotationTurnModels]; !ok || value != nil {
+				t.Errorf("%s is not to be told: %v", p.Name, got)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%v", got)
+		}
+	}
+	w.sync()
+	if got := w.mirror.told[gang]; len(got.models) > 0 {
+		t.Errorf("known as %+v", got)
+	}
+	unsaid(pods...)
+	// A controller that ends after the first of them leaves the rest to the next.
+	first := pods[0].DeepCopy()
+	delete(first.Annotations, v1alpha1.AnnotationTurnModels)
+	w.put(first)
+	w.sync()
+	unsaid(pods[1])
+	w.mirror = w.fresh()
+	w.sync()
+	unsaid(pods[1])
 }

@@ -39,7 +39,7 @@ type pass struct {
 	kept     map[string]counts // set aside, of tenants' quotas
 	warm     map[string]counts // of aside, what is kept for tenants that used it
 	inner    map[string]counts // kept for older entries inside their tenants' guarantees
-	pending  counts            // of aside, for the entitled for whom devices are taken back
+	pending  counts            // of aside, for the entitled who wait for what lacks to come
 	within   map[string]counts // held by entries inside their tenants' guarantees
 	turns    []*candidate
 	entitled []*candidate
@@ -339,16 +339,17 @@ func (p *pass) choose() (*candidate, []part, bool) {
 		for m, n := range c.own {
 			c.fit = c.fit && p.b.free[m]-p.aside[m] >= n
 		}
+		served := slices.ContainsFunc(p.w.all(func(x *work) bool { return x.noticed }), func(x *work) bool { return x.servant == c.x.ID })
 		for m, n := range c.own {
 			p.aside[m] += n
-			if !c.fit && slices.ContainsFunc(p.w.all(func(x *work) bool { return x.noticed }), func(x *work) bool { return x.servant == c.x.ID }) {
+			if !c.fit && (served || c.x.Preempts == v1alpha1.PreemptsNever) {
 				p.pending[m] += n
 			}
 		}
 		if !c.fit || slices.ContainsFunc(behind, c.x.alike) {
 			continue
 		}
-		if parts, ok, _ := p.land(c, true); ok && same(sumOf(parts), c.own) {
+		if parts, ok, _ := p.land(c, true, nil); ok && same(sumOf(parts), c.own) {
 			return c, parts, false
 		}
 		behind = append(behind, c.x)
@@ -361,12 +362,12 @@ func (p *pass) choose() (*candidate, []part, bool) {
 		if c.entitled && c.x.promised == nil || slices.ContainsFunc(behind, c.x.alike) {
 			continue
 		}
-		parts, ok, devices := p.land(c, false)
+		parts, ok, devices := p.land(c, false, nil)
 		if ok {
 			return c, parts, false
 		}
-		if c.fit && len(c.inside) > 0 {
-			return c, c.inside, true
+		if parts, ok := p.heldTo(c); ok {
+			return c, parts, true
 		}
 		behind = append(behind, c.x)
 		if p.w.cfg.Mode == fair.FIFO && devices {
@@ -380,19 +381,30 @@ func (p *pass) choose() (*candidate, []part, bool) {
 		if !c.entitled || c.x.promised != nil {
 			continue
 		}
-		if parts, ok, _ := p.land(c, false); ok && !p.w.cooling(c.x) {
+		if parts, ok, _ := p.land(c, false, nil); ok && !p.w.cooling(c.x) {
 			return c, parts, false
 		}
-		if c.fit && len(c.inside) > 0 {
-			return c, c.inside, true
+		if parts, ok := p.heldTo(c); ok {
+			return c, parts, true
 		}
 	}
 	return nil, nil, false
 }
 
+// heldTo is where an entry lands that may use the models of its own devices only:
+// on these, or nowhere.
+func (p *pass) heldTo(c *candidate) ([]part, bool) {
+	if !c.fit || len(sorted(c.own)) == 0 {
+		return nil, false
+	}
+	parts, ok, _ := p.land(c, true, c.own)
+	return parts, ok && same(sumOf(parts), c.own)
+}
+
 // land finds places; else it says whether only devices were missing. With all it
-// is where who places the entry would put it, whatever is set aside for others.
-func (p *pass) land(c *candidate, all bool) (out []part, ok, devices bool) {
+// is where who places the entry would put it, whatever is set aside for others. It
+// may be held to the models of within.
+func (p *pass) land(c *candidate, all bool, within counts) (out []part, ok, devices bool) {
 	w, x := p.w, c.x
 	taken := counts{}
 	for i, r := range x.Requests {
@@ -410,6 +422,9 @@ func (p *pass) land(c *candidate, all bool) (out []part, ok, devices bool) {
 				if left == 0 {
 					break
 				}
+				if within != nil && within[m] == 0 {
+					continue
+				}
 				quota := w.limit(x.Tenant, m) - p.committed(x.Tenant, m) - p.kept[x.Tenant][m] + c.own[m] - taken[m]
 				free := p.b.free[m] - taken[m]
 				k := min(left, quota/size, free/size)
@@ -420,7 +435,7 @@ func (p *pass) land(c *candidate, all bool) (out []part, ok, devices bool) {
 					continue
 				}
 				mine := min(max(free-p.aside[m]+c.own[m]+p.warm[x.Tenant][m], 0)/size, max(p.lent(x, m)-taken[m], 0)/size)
-				if c.entitled {
+				if c.entitled && c.x.promised == nil {
 					mine = min(max(free-p.pending[m]+c.own[m], 0)/size, max(p.lent(x, m)-taken[m], 0)/size)
 				}
 				if !all && mine < k {
