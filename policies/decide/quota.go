@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
@@ -88,7 +86,8 @@ type budget struct {
 	models []string // that the tenant may use
 	limit  []int    // by place in models; math.MaxInt: no limit
 	used   []int
-	// turn are the models that the Pod's turn is for; empty: any.
+	// turn are the models that the Pod's turn is for; empty: any. Others may be
+	// free, but they are set aside for other tenants.
 	turn []string
 
 	// What is known of the model that was asked for last: fleets come in runs.
@@ -114,7 +113,7 @@ func (st *State) budgetOf(p *pod, fresh bool) *budget {
 	if fresh {
 		return b
 	}
-	b.turn = turnOf(p.obj) // before any model is looked up
+	b.turn = v1alpha1.TurnModels(p.obj) // before any model is looked up
 	for _, ns := range q.obj.Spec.Namespaces {
 		if st.quotaOf(ns) != q {
 			continue
@@ -133,18 +132,6 @@ func (st *State) budgetOf(p *pod, fresh bool) *budget {
 		}
 	}
 	return b
-}
-
-// turnOf returns the models that the Pod's turn is for; none: any. Others may be
-// free, but they are set aside for other tenants.
-func turnOf(obj *corev1.Pod) []string {
-	var models []string
-	for model := range strings.SplitSeq(obj.Annotations[v1alpha1.AnnotationTurnModels], ",") {
-		if model = strings.TrimSpace(model); model != "" {
-			models = append(models, model)
-		}
-	}
-	return models
 }
 
 // find says where the model stands in the quota, or -1, and whether the Pod's turn

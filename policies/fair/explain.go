@@ -134,7 +134,7 @@ func (st *State) before(a, b *entry) bool {
 }
 
 func (st *State) explain(it *item, x *Explanation) {
-	x.Entitled, x.Reason = it.entitled && it.e.promised == nil, reasons[it.verdict]
+	x.Entitled, x.Reason = it.inside(), reasons[it.verdict]
 	y := try{st: st, e: it.e, own: it.own, entitled: it.inside(), note: func(request, alternative, model int, size int64, v verdict) {
 		w := Way{Request: request, Alternative: alternative, Needed: size, Reason: reasons[v]}
 		if model >= 0 {

@@ -10,6 +10,7 @@ import (
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/fair"
+	"gpuladder.dev/ladder/policies/fair/fairtest"
 )
 
 // What goes first in its tenant has the guarantee that comes free, not what has
@@ -167,29 +168,6 @@ func TestPromisedLeavesWhatIsGuaranteed(t *testing.T) {
 	expect(t, st, at(30), "Open pair")
 }
 
-// What is taken back for the tenant itself stays with it, so it is no less for
-// others to take.
-func TestOwnReclaimLeavesOthersTheirs(t *testing.T) {
-	st := newState(t, fair.Config{Models: models})
-	apply(t, st, start, fleet(4, "H100"), quota("a", mq("H100", 2, -1)), quota("b", mq("H100", 2, -1)))
-	for i := range 4 {
-		apply(t, st, at(i), arrive(pod(fmt.Sprintf("a%d", i), "a", i, 1, "H100"))...)
-		run(t, st, at(i))
-	}
-	first := pod("b1", "b", 10, 1, "H100")
-	first.Preempts = v1alpha1.PreemptsNever
-	urgent := pod("urgent", "a", 20, 1, "H100")
-	urgent.Priority = 5
-	apply(t, st, at(20), arrive(first, urgent)...)
-	expect(t, st, at(20))
-	apply(t, st, at(30), fair.Finished{ID: "a1"})
-	if got := fmt.Sprint(run(t, st, at(30))); got != "[Open b1 Notice a3 for urgent]" {
-		t.Fatal(got)
-	}
-	apply(t, st, at(31), arrive(pod("b2", "b", 31, 1, "H100"))...)
-	expect(t, st, at(31), "Notice a2 for b2")
-}
-
 // Who would take more of the model that it is held to, as a tier before wants more
 // of them, is not opened.
 func TestNotHeldWhereItWouldTakeMore(t *testing.T) {
@@ -205,6 +183,39 @@ func TestNotHeldWhereItWouldTakeMore(t *testing.T) {
 	for _, a := range st.Next(at(10)) {
 		if a.Kind == fair.Open {
 			t.Fatalf("%+v", a)
+		}
+	}
+}
+
+// What runs when a State is told of it comes before all that wait; what has notice
+// for another of its tenant does not, so the notice holds over a restart.
+func TestNoticeForItsOwnHoldsOverARestart(t *testing.T) {
+	for noticed, want := range map[bool][]string{true: {"Evict y for urgent"}, false: {}} {
+		told := []fair.Event{fleet(2, "H100"), quota("a", mq("H100", 2, -1))}
+		urgent := pod("urgent", "a", 20, 1, "H100")
+		urgent.Priority = 5
+		told = append(told, arrive(pod("x", "a", 0, 1, "H100"), pod("y", "a", 1, 1, "H100"), urgent)...)
+		told = append(told, allocated("x", "H100", 1), allocated("y", "H100", 1))
+		if noticed {
+			told = append(told, fair.ReclaimNoticed{ID: "y", For: "urgent", Deadline: at(90)})
+		}
+		cfg := fair.Config{Models: models}
+		st := newState(t, cfg)
+		cfg.Mode, cfg.Aging, cfg.ReserveAfter, cfg.KeepAfter = fair.Ladder, fair.DefaultAging, fair.DefaultReserveAfter, fair.DefaultKeepAfter
+		cfg.PriorityAging, cfg.Notice, cfg.Cooldown, cfg.HoldFor = fair.DefaultPriorityAging, fair.DefaultNotice, fair.DefaultCooldown, fair.DefaultHoldFor
+		twin := fairtest.NewTwin(cfg)
+		for _, ev := range told {
+			apply(t, st, at(30), ev)
+			twin.Apply(at(30), ev)
+		}
+		for _, now := range []time.Time{at(30), at(90)} {
+			got, same := steps(st.Next(now)), steps(twin.Next(now))
+			if !slices.Equal(got, same) {
+				t.Fatalf("noticed %v: the twin does %q, the engine %q", noticed, same, got)
+			}
+			if now == at(90) && !slices.Equal(got, want) || now == at(30) && len(got) > 0 {
+				t.Fatalf("noticed %v, %v: %q", noticed, now, got)
+			}
 		}
 	}
 }

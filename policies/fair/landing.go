@@ -36,8 +36,8 @@ type try struct {
 	// force: also what is set aside for others or not lent, which is where who
 	// places the entry would put it.
 	force bool
-	// entitled: of what is set aside for others it leaves only what is for the
-	// entitled who wait for what lacks to come.
+	// entitled: of what is set aside for others or not lent it leaves only what is
+	// for the entitled who wait for what lacks to come.
 	entitled bool
 	// within are the models that may be used; nil: any.
 	within vec
@@ -155,8 +155,7 @@ func (y *try) room(m int, size, parts int64) (int64, verdict) {
 	allowed, why := max(free-model.reserved+own+row.warm, 0)/size, setAside
 	if y.entitled {
 		allowed = max(free-model.pending+own, 0) / size
-	}
-	if lent := (st.lent(y.e, m) - taken) / size; lent < allowed {
+	} else if lent := (st.lent(y.e, m) - taken) / size; lent < allowed {
 		allowed, why = max(lent, 0), notLent
 	}
 	if allowed < k {
@@ -326,6 +325,11 @@ func sum(places []place) vec {
 		v = v.add(p.model, p.n)
 	}
 	return v
+}
+
+// mayHold: the tenant's limit has room for it all.
+func (t *tenant) mayHold(v vec) bool {
+	return !slices.ContainsFunc(v, func(a amount) bool { return t.quotaRoom(a.model, t.rows[a.model].committed()) < a.n })
 }
 
 // same amounts, in any order.

@@ -76,9 +76,8 @@ func (st *State) noteUse() {
 }
 
 // borrowers counts what the tenant holds inside its guarantee, and returns the
-// running entries that are not, in the order in which they come to be: first what
-// can't be taken back, then what no pass has looked at, since it ran before the
-// State was told of it, then in the tenant's own order.
+// running entries that are not, in the order in which they come to be: first those
+// that go before all that wait, each part in the tenant's own order.
 func (st *State) borrowers(t *tenant) []*entry {
 	for i := range t.rows {
 		t.rows[i].inside = 0
@@ -108,7 +107,8 @@ func (st *State) borrowers(t *tenant) []*entry {
 	return list
 }
 
-// comesFirst: an entry that runs goes before all that wait.
+// comesFirst: an entry that runs goes before all that wait, since it can't be taken
+// back, or ran before the State was told of it and has no notice.
 func (e *entry) comesFirst() bool { return e.shape.firm || !e.settled && e.notice == unnoticed }
 
 // settleInside goes along borrowers up to the one that comes after the next

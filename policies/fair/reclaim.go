@@ -88,7 +88,7 @@ func (st *State) countComing(actions *[]Action) (orphans []*entry) {
 			t.rows[i].leaving = 0
 		}
 		for _, e := range t.running {
-			if e.phase == releasing || e.notice != unnoticed && !st.servesOwn(e) {
+			if e.phase == releasing || e.notice != unnoticed {
 				t.leave(e.holds(), 1)
 			}
 		}
@@ -121,20 +121,6 @@ func (st *State) countComing(actions *[]Action) (orphans []*entry) {
 	}
 	slices.SortFunc(orphans, byLine)
 	return orphans
-}
-
-// servesOwn: the entry's devices are being taken back for another of its tenant,
-// so the tenant keeps them.
-func (st *State) servesOwn(v *entry) bool {
-	s := st.entries[v.servant]
-	return v.phase == opened && s != nil && s.tenant == v.tenant && s.phase == waiting
-}
-
-// goes counts what a victim will leave, unless it is for its own tenant.
-func (st *State) goes(v *entry, it *item, sign int64) {
-	if v.tenant != it.e.tenant {
-		v.tenant.leave(v.holds(), sign)
-	}
 }
 
 // leave counts devices that will be gone.
@@ -175,7 +161,7 @@ func (st *State) serve(it *item, orphans *[]*entry, actions *[]Action) {
 		n := st.pool[a.model].take(a.n)
 		if n > 0 && takesBack(it.e.shape.preempts) && it.e.promised == nil {
 			*orphans = slices.DeleteFunc(*orphans, func(v *entry) bool {
-				if n == 0 || v.tenant == it.e.tenant || st.servesOwn(v) || v.holds().of(a.model) == 0 {
+				if n == 0 || v.tenant == it.e.tenant || v.holds().of(a.model) == 0 {
 					return false
 				}
 				v.servant = it.e.id
@@ -210,13 +196,13 @@ func (st *State) takeBack(it *item, lack vec, actions *[]Action) {
 		more, ok := st.cheapest(it, a.model, n)
 		if !ok {
 			for _, v := range victims {
-				st.goes(v, it, -1)
+				v.tenant.leave(v.holds(), -1)
 				v.notice = unnoticed
 			}
 			return
 		}
 		for _, v := range more {
-			st.goes(v, it, 1)
+			v.tenant.leave(v.holds(), 1)
 			v.notice = noticed
 		}
 		victims = append(victims, more...)

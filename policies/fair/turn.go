@@ -344,13 +344,17 @@ func (it *item) inside() bool { return it.entitled && it.e.promised == nil }
 func (st *State) try(it *item) bool {
 	it.verdict = setAside
 	if !it.inside() || !st.cooling(it.e) {
-		y := try{st: st, e: it.e, own: it.own, entitled: it.inside()}
+		y := try{st: st, e: it.e, own: it.own, entitled: it.inside() || it.fit}
 		it.landing, it.verdict = y.land()
 	}
 	if it.verdict != fits && it.fit && len(it.own) > 0 {
-		// Held to these models it has to land there.
+		// Held to these models it must not take more of them, or above the limit.
 		y := try{st: st, e: it.e, own: it.own, force: true, within: it.own}
-		if landing, v := y.land(); v == fits && sum(landing).same(it.own) {
+		landing, v := y.land()
+		if v != fits {
+			landing = it.places
+		}
+		if sum(landing).same(it.own) && it.e.tenant.mayHold(it.own) {
 			it.landing, it.verdict, it.held = landing, fits, true
 		}
 	}

@@ -18,6 +18,7 @@
 // Files: mirror.go takes the objects, index.go finds what one concerns, sync.go
 // tells the engine, next.go is what to do; work.go reads a Pod with its claims,
 // gang.go and gather.go the Pods of a PodGroup, tiers.go what a policy lets them
-// have, models.go what of it a turn is for, devices.go the fleet, quotas.go who owns a namespace; report.go is a
-// tenant's status; config.go are the settings of the whole cluster.
+// have, models.go what of it a turn is for, devices.go the fleet, quotas.go who
+// owns a namespace; report.go is a tenant's status; config.go are the settings of
+// the whole cluster.
 package tenants

@@ -4,7 +4,6 @@ package tenants
 
 import (
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -18,12 +17,7 @@ func modelsOn(pod *corev1.Pod) []string {
 	if templateOf(pod) == "" {
 		return nil
 	}
-	models := strings.Split(pod.Annotations[v1alpha1.AnnotationTurnModels], ",")
-	for i, model := range models {
-		models[i] = strings.TrimSpace(model)
-	}
-	slices.Sort(models)
-	return slices.DeleteFunc(slices.Compact(models), func(model string) bool { return model == "" })
+	return either(v1alpha1.TurnModels(pod))
 }
 
 // modelsFor are the models that a Pod may use, unless it was let use any and does

@@ -20,6 +20,18 @@ func AcceleratorCondition(pod *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
+// TurnModels returns the models that the Pod's turn is for, in the order in which
+// [AnnotationTurnModels] names them; none: any that its policy takes.
+func TurnModels(pod *corev1.Pod) []string {
+	var models []string
+	for model := range strings.SplitSeq(pod.Annotations[AnnotationTurnModels], ",") {
+		if model = strings.TrimSpace(model); model != "" {
+			models = append(models, model)
+		}
+	}
+	return models
+}
+
 // Summary says what was allocated in one line, "H100 (tier h100, revision 3):
 // node/pool/device"; models names what the devices are and may be empty.
 func (s *AllocationDecisionSpec) Summary(models string) string {

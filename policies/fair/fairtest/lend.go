@@ -25,8 +25,8 @@ func (p *pass) noteUse() {
 }
 
 // borrowers counts what a tenant holds inside its guarantee, and returns what runs
-// outside of it: first what can't be taken back and what no pass has looked at,
-// then in the tenant's own order.
+// outside of it: first what goes before all that wait, then in the tenant's own
+// order.
 func (p *pass) borrowers(tenant string) []*work {
 	if !p.w.shares() {
 		return nil
@@ -49,8 +49,8 @@ func (p *pass) borrowers(tenant string) []*work {
 	running = slices.DeleteFunc(running, func(x *work) bool { return x.inside != nil || x.deleted })
 	slices.SortFunc(running, p.w.inTenant)
 	slices.SortStableFunc(running, func(x, y *work) int {
-		switch first := x.firm() || !x.settled; {
-		case first == (y.firm() || !y.settled):
+		switch first := x.comesFirst(); {
+		case first == y.comesFirst():
 			return 0
 		case first:
 			return -1
@@ -60,10 +60,13 @@ func (p *pass) borrowers(tenant string) []*work {
 	return running
 }
 
+// comesFirst: an entry that runs goes before all that wait.
+func (x *work) comesFirst() bool { return x.firm() || !x.settled && !x.noticed }
+
 // settle lets those inside the guarantee for which it has room, up to the one that
 // comes after the next that waits.
 func (p *pass) settle(list []*work, next *work) []*work {
-	for len(list) > 0 && (next == nil || list[0].firm() || !list[0].settled || p.w.inTenant(list[0], next) < 0) {
+	for len(list) > 0 && (next == nil || list[0].comesFirst() || p.w.inTenant(list[0], next) < 0) {
 		x, covered := list[0], true
 		x.settled = true
 		list = list[1:]

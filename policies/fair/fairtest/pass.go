@@ -398,6 +398,12 @@ func (p *pass) heldTo(c *candidate) ([]part, bool) {
 		return nil, false
 	}
 	parts, ok, _ := p.land(c, true, c.own)
+	if !ok {
+		parts, ok = c.inside, true
+	}
+	for m, n := range c.own {
+		ok = ok && p.w.limit(c.x.Tenant, m)-p.committed(c.x.Tenant, m) >= n
+	}
 	return parts, ok && same(sumOf(parts), c.own)
 }
 
@@ -435,8 +441,8 @@ func (p *pass) land(c *candidate, all bool, within counts) (out []part, ok, devi
 					continue
 				}
 				mine := min(max(free-p.aside[m]+c.own[m]+p.warm[x.Tenant][m], 0)/size, max(p.lent(x, m)-taken[m], 0)/size)
-				if c.entitled && c.x.promised == nil {
-					mine = min(max(free-p.pending[m]+c.own[m], 0)/size, max(p.lent(x, m)-taken[m], 0)/size)
+				if c.entitled && (c.x.promised == nil || c.fit) {
+					mine = max(free-p.pending[m]+c.own[m], 0) / size
 				}
 				if !all && mine < k {
 					return nil, false, false

@@ -25,17 +25,11 @@ func byLine(a, b *work) int { return cmp.Or(a.deadline.Compare(b.deadline), byID
 func (u *undo) leaving(tenant, model string, more []*work) int64 {
 	var n int64
 	for _, x := range u.p.w.work {
-		if x.Tenant == tenant && (x.deleted || x.noticed && !u.servesOwn(x) || slices.Contains(more, x)) {
+		if x.Tenant == tenant && (x.deleted || x.noticed || slices.Contains(more, x)) {
 			n += u.p.b.freed[x.ID][model]
 		}
 	}
 	return n
-}
-
-// servesOwn: the tenant keeps the devices, since they are for another of its own.
-func (u *undo) servesOwn(x *work) bool {
-	s := u.p.w.work[x.servant]
-	return !x.deleted && s != nil && s.Tenant == x.Tenant && !s.opened
 }
 
 // short: an entry's tenant would be below its guarantee of a model that the
@@ -132,7 +126,7 @@ func (u *undo) serve(c *candidate) {
 		n := u.take(m, c.own[m])
 		if takes && c.x.promised == nil {
 			u.orphans = slices.DeleteFunc(u.orphans, func(x *work) bool {
-				if n == 0 || x.Tenant == c.x.Tenant || u.servesOwn(x) || u.p.b.freed[x.ID][m] == 0 {
+				if n == 0 || x.Tenant == c.x.Tenant || u.p.b.freed[x.ID][m] == 0 {
 					return false
 				}
 				x.servant = c.x.ID
