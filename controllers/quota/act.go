@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -39,8 +40,8 @@ const (
 	firstBackoff, lastBackoff = time.Second, 30 * time.Second
 	// refusals is how often a request may be refused before it is given up.
 	refusals = 5
-	// failures is how often an eviction may fail by an answer that does not say
-	// whether another attempt could help: about three minutes.
+	// failures is how often one may fail by an answer that does not say whether
+	// another attempt could help: about three minutes.
 	failures = 10
 	// pause is how long a Pod whose gate can't be opened is left alone.
 	pause = time.Minute
@@ -276,10 +277,9 @@ func (c *Controller) settle(ctx context.Context, now time.Time, t *task) {
 	t.attempts++
 	t.due = now.Add(min(firstBackoff<<min(t.attempts-1, 10), lastBackoff))
 	switch {
-	case apierrors.IsInvalid(t.err), apierrors.IsForbidden(t.err), apierrors.IsTooManyRequests(t.err) && t.Kind == fair.Evict:
+	case apierrors.IsInvalid(t.err), apierrors.IsForbidden(t.err), apierrors.IsBadRequest(t.err), apierrors.IsTooManyRequests(t.err) && t.Kind == fair.Evict:
 		t.refused++
-	case t.Kind == fair.Evict && answered(t.err):
-		// Two disruption budgets on one Pod are answered as a fault of the server.
+	case t.Kind == fair.Evict && answered(t.err), t.Kind == fair.Open && concernsOne(t.err):
 		if t.failed++; t.failed >= failures {
 			t.refused = refusals
 		}
@@ -306,10 +306,29 @@ func (c *Controller) settle(ctx context.Context, now time.Time, t *task) {
 	c.feed.poke()
 }
 
-// answered: the API server had something to say other than that it is busy.
+// answered: the API server had something to say other than that it is busy. Two
+// disruption budgets on one Pod are answered as a fault of the server.
 func answered(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsServiceUnavailable(err)
+}
+
+// concernsOne: the answer is about the one Pod, so that another's gate may well be
+// opened, as where a webhook fails or denies. What is said to everybody, as by a
+// server that is busy or has lost its storage, is not.
+func concernsOne(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || apierrors.IsUnexpectedServerError(err) { // of a proxy, say
+		return false
+	}
+	switch code := status.Status().Code; {
+	case code == http.StatusUnauthorized, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
+		return false
+	case code < http.StatusInternalServerError:
+		return true
+	}
+	// Storage that fails is answered without a reason.
+	return status.Status().Reason == metav1.StatusReasonInternalError || strings.Contains(err.Error(), "admission webhook")
 }
 
 // withdraw takes a notice back that could not be carried out, from all Pods of a

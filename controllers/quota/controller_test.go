@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -457,29 +458,81 @@ func TestLostAnswer(t *testing.T) {
 
 // A gate that can't be opened does not keep devices from others for ever.
 func TestRefusedOpenGivesWay(t *testing.T) {
-	w := newWorld(t)
-	w.gpus("n", "H100", 1)
-	w.policy("h", "H100")
-	w.quota("team", part("H100", 0, 1))
-	w.pod("team", "a", "h")
-	w.clock.Step(time.Second)
-	w.pod("team", "b", "h")
-	w.fail = func(_ string, o client.Object) error {
-		if o.GetName() == "a" {
-			return apierrors.NewForbidden(pods, "a", errors.New("a webhook says no"))
-		}
-		return nil
+	for name, test := range map[string]struct {
+		err   error
+		times int
+		words string
+	}{
+		"forbidden":            {apierrors.NewForbidden(pods, "a", errors.New("a webhook says no")), refusals, "a webhook says no"},
+		"denied, no reason":    {denied(400), refusals, "without explanation"},
+		"denied as a fault":    {denied(503), failures, "without explanation"},
+		"denied as a conflict": {apierrors.NewConflict(pods, "a", errors.New("a webhook says no")), failures, "a webhook says no"},
+		"a webhook fails":      {apierrors.NewInternalError(errors.New("failed calling webhook")), failures, "failed calling webhook"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.gpus("n", "H100", 1)
+			w.policy("h", "H100")
+			w.quota("team", part("H100", 0, 1))
+			w.pod("team", "a", "h")
+			w.clock.Step(time.Second)
+			w.pod("team", "b", "h")
+			w.fail = func(_ string, o client.Object) error {
+				if o.GetName() == "a" {
+					return test.err
+				}
+				return nil
+			}
+			for range test.times {
+				w.expect()
+				w.clock.Step(lastBackoff)
+			}
+			w.requireEvent("QuotaGateRefused", test.words)
+			w.expect("patch Pod team/b")
+			w.remove("team", "b")
+			w.fail = nil
+			w.clock.Step(pause)
+			w.expect("patch Pod team/a")
+		})
 	}
-	for range refusals {
-		w.expect()
-		w.clock.Step(lastBackoff)
+}
+
+// denied is how the API server passes on what a webhook says that gives a code and
+// no reason.
+func denied(code int32) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Message: `admission webhook "w.example.com" denied the request without explanation`,
+	}}
+}
+
+// What the server says to everybody takes nobody's turn.
+func TestOutageTakesNoTurns(t *testing.T) {
+	proxy := apierrors.NewGenericServerResponse(502, "patch", pods, "a", "<html>", 0, true)
+	for name, err := range map[string]error{
+		"no answer": errors.New("connection refused"), "no storage": refuse(500, ""), "a proxy": proxy,
+		"busy": apierrors.NewTooManyRequests("slow down", 1), "down": apierrors.NewServiceUnavailable("down"),
+		"late": apierrors.NewTimeoutError("late", 1), "who is it": apierrors.NewUnauthorized("token expired"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.gpus("n", "H100", 1)
+			w.policy("h", "H100")
+			w.quota("team", part("H100", 0, 1))
+			w.pod("team", "a", "h")
+			w.clock.Step(time.Second)
+			w.pod("team", "b", "h")
+			w.fail = func(string, client.Object) error { return err }
+			for range 2 * failures {
+				w.expect()
+				w.clock.Step(lastBackoff)
+			}
+			if got := slices.Collect(maps.Keys(w.controller.tasks)); len(got) != 1 || len(w.events.Events) > 0 {
+				t.Errorf("at work for %q, with %d events", got, len(w.events.Events))
+			}
+			w.fail = nil
+			w.expect("patch Pod team/a")
+		})
 	}
-	w.requireEvent("QuotaGateRefused", "a webhook says no")
-	w.expect("patch Pod team/b")
-	w.remove("team", "b")
-	w.fail = nil
-	w.clock.Step(pause)
-	w.expect("patch Pod team/a")
 }
 
 // lend has tenant b borrow what a is guaranteed, and a ask for it back.
