@@ -38,11 +38,12 @@ const (
 	patience = 10 * time.Second
 	// firstBackoff doubles with each failure up to lastBackoff.
 	firstBackoff, lastBackoff = time.Second, 30 * time.Second
-	// refusals is how often a request may be refused before it is given up.
-	refusals = 5
+	// refusals is how often a request may be refused before it is given up: about
+	// a minute.
+	refusals = 7
 	// failures is how often one may fail by an answer that does not say whether
 	// another attempt could help: about three minutes.
-	failures = 10
+	failures = 11
 	// pause is how long a Pod whose gate can't be opened is left alone.
 	pause = time.Minute
 	// spare is how long a Pod that can't be evicted is left alone.

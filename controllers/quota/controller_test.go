@@ -31,6 +31,7 @@ import (
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/compile"
+	"gpuladder.dev/ladder/policies/fair"
 	"gpuladder.dev/ladder/policies/tenants"
 )
 
@@ -714,6 +715,44 @@ func TestEvictionFailsForEver(t *testing.T) {
 	w.expect("patch Pod b/holder")
 	if w.get("b", "holder").Annotations[v1alpha1.AnnotationReclaimDeadline] != "" {
 		t.Error("the notice stands")
+	}
+}
+
+// What fails is tried for as long as the documentation says.
+func TestHowLongIsTried(t *testing.T) {
+	for name, test := range map[string]struct {
+		err  error
+		want time.Duration
+	}{
+		"refused": {refuse(429, metav1.StatusReasonTooManyRequests), time.Minute},
+		"failing": {refuse(500, ""), 3 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := lend(t)
+			w.expect("patch Pod b/holder")
+			w.fail = func(verb string, _ client.Object) error {
+				if verb == "eviction" {
+					return test.err
+				}
+				return nil
+			}
+			w.clock.Step(time.Minute)
+			first := w.clock.Now()
+			for {
+				w.expect()
+				evicting := false
+				for _, task := range w.controller.tasks {
+					evicting = evicting || task.Kind == fair.Evict
+				}
+				if !evicting {
+					break
+				}
+				w.clock.Step(time.Second)
+			}
+			if got := w.clock.Since(first); got < test.want || got > test.want+5*time.Second {
+				t.Errorf("tried for %s, want about %s", got, test.want)
+			}
+		})
 	}
 }
 
