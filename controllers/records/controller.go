@@ -81,23 +81,25 @@ func (c *Controller) Round(ctx context.Context) (int, error) {
 	}
 	var all []record
 	err := c.each(ctx, v1alpha1.GroupVersion.WithKind("AllocationDecisionList"), "", func(o *metav1.PartialObjectMetadata) {
-		all = append(all, record{key: client.ObjectKeyFromObject(o), uid: o.UID, created: o.CreationTimestamp.Time})
+		all = append(all, record{
+			key: client.ObjectKeyFromObject(o), uid: o.UID, created: o.CreationTimestamp.Time, instead: o.Annotations[v1alpha1.AnnotationRebuilt],
+		})
 	})
 	if err != nil {
 		return 0, err
 	}
 	now := c.clock.Now()
-	candidates := c.retention.expired(all, nil, now)
+	candidates := c.retention.expired(all, living{}, now)
 	if len(candidates) == 0 {
 		return 0, nil
 	}
-	pods, err := c.pods(ctx, candidates)
+	there, err := c.pods(ctx, candidates)
 	if err != nil {
 		return 0, err
 	}
 	removed := 0
 	var errs []error
-	for _, r := range c.retention.expired(all, pods, now) {
+	for _, r := range c.retention.expired(all, there, now) {
 		decision := &v1alpha1.AllocationDecision{ObjectMeta: metav1.ObjectMeta{Namespace: r.key.Namespace, Name: r.key.Name}}
 		err := c.client.Delete(ctx, decision, client.Preconditions{UID: &r.uid})
 		switch {
@@ -112,9 +114,9 @@ func (c *Controller) Round(ctx context.Context) (int, error) {
 	return removed, errors.Join(errs...)
 }
 
-// pods returns the Pods of the namespaces in which records may be removed.
-func (c *Controller) pods(ctx context.Context, candidates []record) (sets.Set[types.NamespacedName], error) {
-	pods := sets.New[types.NamespacedName]()
+// pods reads the Pods of the namespaces in which records may be removed.
+func (c *Controller) pods(ctx context.Context, candidates []record) (living, error) {
+	there := living{pods: sets.New[types.NamespacedName](), named: sets.New[types.NamespacedName]()}
 	last := ""
 	for _, r := range candidates { // by namespace
 		if r.key.Namespace == last {
@@ -122,13 +124,16 @@ func (c *Controller) pods(ctx context.Context, candidates []record) (sets.Set[ty
 		}
 		last = r.key.Namespace
 		err := c.each(ctx, schema.GroupVersionKind{Version: "v1", Kind: "PodList"}, last, func(o *metav1.PartialObjectMetadata) {
-			pods.Insert(client.ObjectKeyFromObject(o))
+			there.pods.Insert(types.NamespacedName{Namespace: o.Namespace, Name: prefix(o.Name)})
+			if named := o.Annotations[v1alpha1.AnnotationRecord]; named != "" {
+				there.named.Insert(types.NamespacedName{Namespace: o.Namespace, Name: named})
+			}
 		})
 		if err != nil {
-			return nil, err
+			return living{}, err
 		}
 	}
-	return pods, nil
+	return there, nil
 }
 
 // each calls f for the metadata of each object of a kind, page by page.

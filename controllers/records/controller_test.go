@@ -78,6 +78,26 @@ func TestRound(t *testing.T) {
 	}
 }
 
+// What a Pod has it was given by the record that its Binding named, whichever was
+// written last; of a record that was lost, the one that was rebuilt.
+func TestRoundKeepsWhatBindingsNamed(t *testing.T) {
+	bound := func(name, record string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Annotations: map[string]string{v1alpha1.AnnotationRecord: record}}}
+	}
+	named, rebuilt := decision("a", "x", 1, 30), decision("a", "y", 3, 30)
+	rebuilt.Annotations = map[string]string{v1alpha1.AnnotationRebuilt: "y-lost"}
+	c, api, _ := newController(t, Retention{MaxAge: 24 * time.Hour}, interceptor.Funcs{}, bound("x", named.Name), bound("y", "y-lost"),
+		named, decision("a", "x", 2, 30), rebuilt, decision("a", "y", 4, 30))
+	if removed, err := c.Round(t.Context()); err != nil || removed != 2 {
+		t.Fatalf("removed %d, error %v, want 2", removed, err)
+	}
+	for _, kept := range []*v1alpha1.AllocationDecision{named, rebuilt} {
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(kept), &v1alpha1.AllocationDecision{}); err != nil {
+			t.Errorf("%s: %v", kept.Name, err)
+		}
+	}
+}
+
 // With nothing to remove Pods are not even listed; with no bounds, nothing is.
 func TestRoundAsksForNoMoreThanItNeeds(t *testing.T) {
 	for name, test := range map[string]struct {

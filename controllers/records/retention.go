@@ -30,14 +30,28 @@ type record struct {
 	key     types.NamespacedName
 	uid     types.UID
 	created time.Time
+	// instead names the record in whose place it was made, or is "".
+	instead string
 }
 
-// suffixLength is the length of what the scheduler adds to a Pod's name to name
-// a record: a hyphen and 16 hexadecimal digits.
-const suffixLength = 17
+const (
+	// suffixLength is the length of what the scheduler adds to a Pod's name to name
+	// a record: a hyphen and 16 hexadecimal digits.
+	suffixLength = 17
+	// longest is how much of a Pod's name a record's name has room for.
+	longest = 253 - suffixLength
+)
 
-// pod is the Pod that a record is about, as far as its name tells: a very long
-// name was cut.
+// prefix is what the names of a Pod's records begin with: its own, cut as the
+// scheduler cuts it.
+func prefix(pod string) string {
+	if len(pod) > longest {
+		pod = strings.TrimRight(pod[:longest], "-.")
+	}
+	return pod
+}
+
+// pod is the prefix of the Pod that a record is about, as its name tells.
 func (r record) pod() types.NamespacedName {
 	name := r.key.Name
 	if at := len(name) - suffixLength; at > 0 && name[at] == '-' && strings.Trim(name[at+1:], "0123456789abcdef") == "" {
@@ -46,17 +60,36 @@ func (r record) pod() types.NamespacedName {
 	return types.NamespacedName{Namespace: r.key.Namespace, Name: name}
 }
 
+// living is what is known of the Pods that are there.
+type living struct {
+	// pods are their prefixes.
+	pods sets.Set[types.NamespacedName]
+	// named are the records that their Bindings named.
+	named sets.Set[types.NamespacedName]
+}
+
+// names says whether a Binding named the record, or the one in whose place it is.
+func (l living) names(r record) bool {
+	return l.named.Has(r.key) || r.instead != "" && l.named.Has(types.NamespacedName{Namespace: r.key.Namespace, Name: r.instead})
+}
+
 // expired returns the records that are not to be kept, by namespace and the
-// oldest first: those beyond the age, and the oldest beyond the number. The
-// newest record of each Pod that is there is kept in any case, because it says
-// why the Pod has the devices that it has, or none.
-func (r Retention) expired(all []record, pods sets.Set[types.NamespacedName], now time.Time) []record {
+// oldest first: those beyond the age, and the oldest beyond the number. Of each
+// Pod that is there the record that its Binding named is kept in any case, or the
+// newest where there is none, because it says why the Pod has the devices that it
+// has, or none.
+func (r Retention) expired(all []record, there living, now time.Time) []record {
 	newestFirst := slices.Clone(all)
 	slices.SortFunc(newestFirst, func(a, b record) int {
 		return cmp.Or(strings.Compare(a.key.Namespace, b.key.Namespace), b.created.Compare(a.created), strings.Compare(b.key.Name, a.key.Name))
 	})
 	var gone []record
 	seen := sets.New[types.NamespacedName]()
+	for _, rec := range newestFirst {
+		if there.names(rec) {
+			seen.Insert(rec.pod())
+		}
+	}
 	number, namespace := 0, ""
 	for _, rec := range newestFirst {
 		if rec.key.Namespace != namespace {
@@ -66,7 +99,7 @@ func (r Retention) expired(all []record, pods sets.Set[types.NamespacedName], no
 		pod := rec.pod()
 		newest := !seen.Has(pod)
 		seen.Insert(pod)
-		if newest && pods.Has(pod) {
+		if there.names(rec) || newest && there.pods.Has(pod) {
 			continue
 		}
 		old := r.MaxAge > 0 && now.Sub(rec.created) > r.MaxAge

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,12 +28,21 @@ func names(records []record) []string {
 	return result
 }
 
-func podsOf(names ...string) sets.Set[types.NamespacedName] {
-	pods := sets.New[types.NamespacedName]()
+// podsOf are Pods of namespace a.
+func podsOf(names ...string) living {
+	there := living{pods: sets.New[types.NamespacedName](), named: sets.New[types.NamespacedName]()}
 	for _, name := range names {
-		pods.Insert(types.NamespacedName{Namespace: "a", Name: name})
+		there.pods.Insert(types.NamespacedName{Namespace: "a", Name: prefix(name)})
 	}
-	return pods
+	return there
+}
+
+// bound are Pods whose Bindings named these records.
+func (l living) bound(records ...record) living {
+	for _, r := range records {
+		l.named.Insert(r.key)
+	}
+	return l
 }
 
 func TestExpired(t *testing.T) {
@@ -42,18 +52,21 @@ func TestExpired(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		retention Retention
-		pods      sets.Set[types.NamespacedName]
+		pods      living
 		want      []int
 	}{
-		"nothing is bounded":   {Retention{}, nil, nil},
-		"by age":               {Retention{MaxAge: 24 * time.Hour}, nil, []int{2, 1, 4, 5}},
-		"exactly the age":      {Retention{MaxAge: 26 * time.Hour}, nil, []int{2, 1}},
-		"by number":            {Retention{MaxPerNamespace: 2}, nil, []int{2, 4}},
-		"by both":              {Retention{MaxAge: 40 * time.Hour, MaxPerNamespace: 2}, nil, []int{2, 4}},
+		"nothing is bounded":   {Retention{}, living{}, nil},
+		"by age":               {Retention{MaxAge: 24 * time.Hour}, living{}, []int{2, 1, 4, 5}},
+		"exactly the age":      {Retention{MaxAge: 26 * time.Hour}, living{}, []int{2, 1}},
+		"by number":            {Retention{MaxPerNamespace: 2}, living{}, []int{2, 4}},
+		"by both":              {Retention{MaxAge: 40 * time.Hour, MaxPerNamespace: 2}, living{}, []int{2, 4}},
 		"a Pod that is there":  {Retention{MaxAge: 24 * time.Hour}, podsOf("y"), []int{1, 4, 5}},
 		"its newest only":      {Retention{MaxAge: time.Minute}, podsOf("x", "y"), []int{1, 4, 5, 3}},
 		"beyond the number":    {Retention{MaxPerNamespace: 1}, podsOf("x", "y"), []int{1, 4, 5}},
 		"of another namespace": {Retention{MaxAge: 24 * time.Hour}, podsOf("z"), []int{2, 1, 4, 5}},
+		"what a Binding named": {Retention{MaxAge: time.Minute}, podsOf("x").bound(all[1]), []int{2, 0, 4, 5, 3}},
+		"named, beyond number": {Retention{MaxPerNamespace: 1}, podsOf("x").bound(all[1]), []int{2, 4, 5}},
+		"named, but not there": {Retention{MaxAge: time.Minute}, podsOf("x").bound(recordOf("a", "x", 9, 1)), []int{2, 1, 4, 5, 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var want []record
@@ -81,6 +94,11 @@ func TestExpiredKeepsTheBounds(t *testing.T) {
 			all = append(all, recordOf([]string{"a", "b"}[r.Intn(2)], []string{"x", "y", "z"}[r.Intn(3)], i, r.Intn(100)))
 		}
 		pods := podsOf([]string{"x", "y"}[:r.Intn(3)]...)
+		for _, rec := range all {
+			if r.Intn(20) == 0 && pods.pods.Has(rec.pod()) {
+				pods.bound(rec)
+			}
+		}
 		retention := Retention{MaxAge: time.Duration(1+r.Intn(100)) * time.Hour, MaxPerNamespace: 1 + r.Intn(20)}
 		gone := sets.New(names(retention.expired(all, pods, now))...)
 		kept := map[string]int{}
@@ -89,14 +107,49 @@ func TestExpiredKeepsTheBounds(t *testing.T) {
 				continue
 			}
 			kept[rec.key.Namespace]++
-			if now.Sub(rec.created) > retention.MaxAge && !pods.Has(rec.pod()) {
+			if now.Sub(rec.created) > retention.MaxAge && !pods.pods.Has(rec.pod()) {
 				t.Fatalf("%s is too old", rec.key)
 			}
 		}
 		for namespace, n := range kept {
-			if n > retention.MaxPerNamespace+pods.Len() {
+			if n > retention.MaxPerNamespace+pods.pods.Len()+pods.named.Len() {
 				t.Fatalf("namespace %s keeps %d of %d", namespace, n, retention.MaxPerNamespace)
 			}
+		}
+	}
+}
+
+// Records are written with times of whole seconds: that of the allocation is kept
+// whether or not its name comes first.
+func TestWrittenInTheSameSecond(t *testing.T) {
+	for _, number := range []int{1, 3} {
+		pending, allocated := recordOf("a", "x", 2, 30), recordOf("a", "x", number, 30)
+		gone := Retention{MaxAge: 24 * time.Hour}.expired([]record{pending, allocated}, podsOf("x").bound(allocated), now)
+		if !slices.Equal(names(gone), names([]record{pending})) {
+			t.Errorf("of %s, named, and %s gone are %v", allocated.key, pending.key, names(gone))
+		}
+	}
+}
+
+// A record that was rebuilt stands for the one that the Binding named.
+func TestRebuiltIsKept(t *testing.T) {
+	missing, rebuilt, later := recordOf("a", "x", 1, 30), recordOf("a", "x", 2, 30), recordOf("a", "x", 3, 29)
+	rebuilt.instead = missing.key.Name
+	gone := Retention{MaxAge: 24 * time.Hour}.expired([]record{rebuilt, later}, podsOf("x").bound(missing), now)
+	if !slices.Equal(names(gone), names([]record{later})) {
+		t.Errorf("gone are %v", names(gone))
+	}
+}
+
+// The name of a record has no room for all of a long name.
+func TestRecordOfALongName(t *testing.T) {
+	for _, pod := range []string{strings.Repeat("x", 253), strings.Repeat("x", longest-1) + "-" + strings.Repeat("y", 9), strings.Repeat("x", longest)} {
+		rec := recordOf("a", prefix(pod), 1, 30)
+		if len(rec.key.Name) > 253 {
+			t.Errorf("name of %d characters", len(rec.key.Name))
+		}
+		if gone := (Retention{MaxAge: 24 * time.Hour}).expired([]record{rec}, podsOf(pod), now); len(gone) > 0 {
+			t.Errorf("the only record of %s is removed", pod)
 		}
 	}
 }
