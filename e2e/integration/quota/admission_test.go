@@ -7,9 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
@@ -191,4 +194,71 @@ func TestNamespaceInTwoQuotasIsRefused(t *testing.T) {
 	if err := s.Client.Update(t.Context(), other); err != nil {
 		t.Error(err)
 	}
+}
+
+// Two quotas that were written in the same moment can be mended and deleted: a
+// namespace that a quota has already is not judged again.
+func TestQuotasInConflictCanBeChanged(t *testing.T) {
+	s := server(t)
+	quota(t, s, "conflict-1", []string{"conflict-a", "conflict-b"}, part("H100", 0, 1))
+	other := quota(t, s, "conflict-2", []string{"conflict-c"}, part("H100", 0, 1))
+	waitUnguarded(t, s, func() {
+		apiserver.WaitFor(t, "the second quota to have the namespace too", func(ctx context.Context) error {
+			if err := s.Client.Get(ctx, client.ObjectKeyFromObject(other), other); err != nil {
+				return err
+			}
+			other.Spec.Namespaces = []string{"conflict-a", "conflict-c"}
+			return s.Client.Update(ctx, other)
+		})
+	})
+	apiserver.WaitFor(t, "the admission policy to be back", func(ctx context.Context) error {
+		more := other.DeepCopy()
+		more.Spec.Namespaces = []string{"conflict-a", "conflict-b", "conflict-c"}
+		err := s.Client.Update(ctx, more, client.DryRunAll)
+		if err == nil {
+			return fmt.Errorf("accepted")
+		}
+		if !strings.Contains(err.Error(), "spec.namespaces: conflict-b belongs to TenantQuota conflict-1") {
+			return err
+		}
+		return nil
+	})
+	other.Labels = map[string]string{"example.com/team": "x"}
+	other.Spec.Weight = ptr.To[int32](2)
+	if err := s.Client.Update(t.Context(), other); err != nil {
+		t.Errorf("changing what is not the conflict: %v", err)
+	}
+	// No garbage collector is here: the test takes the finalizer off as one would.
+	if err := s.Client.Delete(t.Context(), other, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Client.Get(t.Context(), client.ObjectKeyFromObject(other), other); err != nil || len(other.Finalizers) == 0 {
+		t.Fatalf("not being deleted in the foreground: finalizers %q, %v", other.Finalizers, err)
+	}
+	other.Finalizers = nil
+	if err := s.Client.Update(t.Context(), other); err != nil {
+		t.Errorf("taking off the finalizer: %v", err)
+	}
+	if err := s.Client.Get(t.Context(), client.ObjectKeyFromObject(other), other); !apierrors.IsNotFound(err) {
+		t.Errorf("the quota is still there: %v", err)
+	}
+}
+
+// waitUnguarded runs do while namespaces may be in two quotas.
+func waitUnguarded(t *testing.T, s *apiserver.Server, do func()) {
+	t.Helper()
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{}
+	if err := s.Client.Get(t.Context(), client.ObjectKey{Name: "ladder-quota-namespaces"}, binding); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Client.Delete(t.Context(), binding.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	restored := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: binding.Name, Labels: binding.Labels}, Spec: binding.Spec}
+	defer func() {
+		if err := s.Client.Create(context.WithoutCancel(t.Context()), restored); err != nil {
+			t.Error(err)
+		}
+	}()
+	do()
 }
