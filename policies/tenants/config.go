@@ -41,6 +41,9 @@ type Config struct {
 	// Cooldown is how long work does not borrow after its devices were taken
 	// back, twice as long each further time.
 	Cooldown *metav1.Duration `json:"cooldown,omitempty"`
+	// HoldFor is how long a Pod that was let in for some models only waits for those
+	// before it may use any, should they be gone; negative: for ever.
+	HoldFor *metav1.Duration `json:"holdFor,omitempty"`
 	// LendAfter is how long guaranteed devices must be unused before they are
 	// lent; at once where nothing is said.
 	LendAfter *metav1.Duration `json:"lendAfter,omitempty"`
@@ -102,7 +105,7 @@ func (c *Config) fair() fair.Config {
 	maps.Copy(costs, c.Costs)
 	f := fair.Config{
 		Aging: span(c.Aging, 1), ReserveAfter: span(c.ReserveAfter, 1), KeepAfter: span(c.KeepAfter, 1), PriorityAging: span(c.PriorityAging, 1),
-		Notice: span(c.Notice, -1), Cooldown: span(c.Cooldown, -1), LendAfter: span(c.LendAfter, 0), LendFirmly: c.LendFirmly,
+		Notice: span(c.Notice, -1), Cooldown: span(c.Cooldown, -1), HoldFor: span(c.HoldFor, 1), LendAfter: span(c.LendAfter, 0), LendFirmly: c.LendFirmly,
 	}
 	for _, name := range slices.Sorted(maps.Keys(costs)) {
 		f.Models = append(f.Models, fair.Model{Name: name, Cost: costs[name]})

@@ -20,6 +20,7 @@ notice: 0s
 lendFirmly: true
 keepAfter: 1h
 cooldown: 0s
+holdFor: 2h
 lendAfter: 1m
 `))
 	if err != nil {
@@ -34,7 +35,7 @@ lendAfter: 1m
 		t.Errorf("got costs %v", costs)
 	}
 	// Nothing at all is not the engine's zero, which is its default.
-	if f.Aging != 2*time.Hour || f.ReserveAfter != 1 || f.KeepAfter != time.Hour || f.PriorityAging >= 0 || f.Cooldown >= 0 || f.LendAfter != time.Minute || f.Notice >= 0 || !f.LendFirmly || f.Mode != fair.Ladder {
+	if f.Aging != 2*time.Hour || f.ReserveAfter != 1 || f.KeepAfter != time.Hour || f.PriorityAging >= 0 || f.Cooldown >= 0 || f.HoldFor != 2*time.Hour || f.LendAfter != time.Minute || f.Notice >= 0 || !f.LendFirmly || f.Mode != fair.Ladder {
 		t.Errorf("got %+v", f)
 	}
 }
@@ -45,7 +46,7 @@ func TestConfigDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := c.fair()
-	if f.Aging != 0 || f.ReserveAfter != 0 || f.PriorityAging != 0 || f.Notice != 0 || f.KeepAfter != 0 || f.Cooldown != 0 || f.LendAfter != 0 || len(f.Models) != len(DefaultCosts()) {
+	if f.Aging != 0 || f.ReserveAfter != 0 || f.PriorityAging != 0 || f.Notice != 0 || f.KeepAfter != 0 || f.Cooldown != 0 || f.HoldFor != 0 || f.LendAfter != 0 || len(f.Models) != len(DefaultCosts()) {
 		t.Errorf("got %+v, want the engine's defaults", f)
 	}
 	file := filepath.Join(t.TempDir(), "settings.yaml")
@@ -54,6 +55,15 @@ func TestConfigDefaults(t *testing.T) {
 	}
 	if c, err = ReadConfig(file); err != nil || c.Notice.Duration != 5*time.Minute {
 		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+func TestConfigHoldFor(t *testing.T) {
+	for text, want := range map[string]time.Duration{"holdFor: 0s": 1, "holdFor: -1s": -time.Second, "{}": 0} {
+		c, err := ParseConfig([]byte(text))
+		if f := c.fair(); err != nil || f.HoldFor != want {
+			t.Errorf("%s: got %v, %v, want %v", text, f.HoldFor, err, want)
+		}
 	}
 }
 
