@@ -30,55 +30,99 @@ type Claim struct {
 	*resourcev1.ResourceClaim
 }
 
-// Policy is the policy and revision that a claim was made from, by the labels
-// that came from its template; an empty name for a claim of another kind.
-func Policy(claim *resourcev1.ResourceClaim) (name string, revision int64) {
-	name = claim.Labels[v1alpha1.LabelPolicy]
-	revision, err := strconv.ParseInt(claim.Labels[v1alpha1.LabelPolicyRevision], 10, 64)
-	if name == "" || err != nil || revision < 1 {
+// Policy is the policy and revision that a claim of a Pod was made from; an empty
+// name for a claim of another kind. The label of the Pod and the template that it
+// names say so, which nobody can change. Of a claim that was not made for the Pod
+// its own labels do, as they came from a template.
+func Policy(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (name string, revision int64) {
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		made, _, err := resourceclaim.Name(pod, ref)
+		if err != nil || made == nil || *made != claim.Name || ref.ResourceClaimTemplateName == nil {
+			continue
+		}
+		name = pod.Labels[v1alpha1.LabelPolicy]
+		if revision = revisionIn(ref, name); revision != 0 {
+			return name, revision
+		}
+	}
+	name, revision = claim.Labels[v1alpha1.LabelPolicy], revisionOf(claim.Labels[v1alpha1.LabelPolicyRevision])
+	if name == "" || revision == 0 {
 		return "", 0
 	}
 	return name, revision
+}
+
+// revisionIn is the revision of the policy whose template is referred to; 0 where
+// it is another's.
+func revisionIn(ref *corev1.PodResourceClaim, policy string) int64 {
+	template := ptr.Deref(ref.ResourceClaimTemplateName, "")
+	number, _ := strings.CutPrefix(template, policy+"-")
+	if revision := revisionOf(number); policy != "" && v1alpha1.RevisionName(policy, revision) == template {
+		return revision
+	}
+	return 0
+}
+
+// revisionOf reads the number of a revision; 0 where it is none.
+func revisionOf(number string) int64 {
+	revision, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return max(revision, 0)
+}
+
+// MadeFrom says whether a claim was made from this revision. A policy that was
+// deleted and made again has another one of the same name: it came after the
+// claim, and most likely says something else.
+func MadeFrom(claim *resourcev1.ResourceClaim, revision *v1alpha1.PolicyRevision) bool {
+	return !revision.CreationTimestamp.After(claim.CreationTimestamp.Time) || claim.Annotations[compile.AnnotationPolicyHash] == revision.Spec.Hash
 }
 
 // Claims reads the claims of a Pod, in the order in which it names them.
 // Claims that were not made yet, are gone or belong to another Pod are left out.
 func Claims(ctx context.Context, reader client.Reader, pod *corev1.Pod) ([]Claim, error) {
 	var claims []Claim
+	add := func(ref, name string, mustCheckOwner bool) error {
+		claim := &resourcev1.ResourceClaim{}
+		switch err := reader.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: name}, claim); {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return fmt.Errorf("reading claim %s/%s, %w", pod.Namespace, name, err)
+		}
+		if !mustCheckOwner || resourceclaim.IsForPod(pod, claim, false) == nil {
+			claims = append(claims, Claim{Ref: ref, ResourceClaim: claim})
+		}
+		return nil
+	}
 	for i := range pod.Spec.ResourceClaims {
 		ref := &pod.Spec.ResourceClaims[i]
 		name, mustCheckOwner, err := resourceclaim.Name(pod, ref)
 		if err != nil || name == nil {
 			continue // not made yet, or never will be
 		}
-		claim := &resourcev1.ResourceClaim{}
-		switch err := reader.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: *name}, claim); {
-		case apierrors.IsNotFound(err):
-			continue
-		case err != nil:
-			return nil, fmt.Errorf("reading claim %s/%s, %w", pod.Namespace, *name, err)
+		if err := add(ref.Name, *name, mustCheckOwner); err != nil {
+			return nil, err
 		}
-		if mustCheckOwner && resourceclaim.IsForPod(pod, claim, false) != nil {
-			continue
-		}
-		claims = append(claims, Claim{Ref: ref.Name, ResourceClaim: claim})
 	}
 	return claims, nil
 }
 
 // Of says what the Pod got, as a record does: without the evidence, the
-// attempts and the time, which are not kept. revision is that of the Pod's
-// policy; nil where it is not known.
+// attempts and the time, which are not kept. revision is the one of the name of
+// that which the Pod follows; nil where it is not known.
 func Of(pod *corev1.Pod, claims []Claim, revision *v1alpha1.PolicyRevision) v1alpha1.AllocationDecisionSpec {
 	spec := v1alpha1.AllocationDecisionSpec{
 		Pod: pod.Name, PodUID: pod.UID, Outcome: v1alpha1.OutcomeAllocated, Node: pod.Spec.NodeName,
 		Tier: pod.Annotations[v1alpha1.AnnotationTier], InputDigest: pod.Annotations[v1alpha1.AnnotationDigest],
 	}
-	main := mainClaim(claims)
+	main := mainClaim(pod, claims)
 	subject := pod.UID
 	if main != nil {
 		spec.Claim, subject = main.Name, main.UID
-		spec.Policy, spec.PolicyRevision = Policy(main.ResourceClaim)
+		spec.Policy, spec.PolicyRevision = Policy(pod, main.ResourceClaim)
 		spec.PolicyHash = main.Annotations[compile.AnnotationPolicyHash]
 	}
 	spec.IdempotencyKey = string(subject) + "/" + strconv.FormatInt(spec.PolicyRevision, 10)
@@ -102,7 +146,7 @@ func Of(pod *corev1.Pod, claims []Claim, revision *v1alpha1.PolicyRevision) v1al
 			spec.Devices = append(spec.Devices, device)
 		}
 	}
-	if revision != nil && spec.Policy != "" {
+	if revision != nil && spec.Policy != "" && MadeFrom(main.ResourceClaim, revision) {
 		spec.PolicyHash = revision.Spec.Hash
 		at := slices.IndexFunc(revision.Spec.PolicySpec.Tiers, func(t v1alpha1.Tier) bool { return t.Name == spec.Tier })
 		if at >= 0 {
@@ -112,10 +156,10 @@ func Of(pod *corev1.Pod, claims []Claim, revision *v1alpha1.PolicyRevision) v1al
 	return spec
 }
 
-// mainClaim is the policy's claim, or the only one.
-func mainClaim(claims []Claim) *Claim {
+// mainClaim is the claim that follows the policy, or the only one.
+func mainClaim(pod *corev1.Pod, claims []Claim) *Claim {
 	for i := range claims {
-		if name, _ := Policy(claims[i].ResourceClaim); name != "" {
+		if name, _ := Policy(pod, claims[i].ResourceClaim); name != "" {
 			return &claims[i]
 		}
 	}

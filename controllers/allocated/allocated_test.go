@@ -165,10 +165,73 @@ func TestPolicyOfAClaim(t *testing.T) {
 		"revision zero": {map[string]string{v1alpha1.LabelPolicy: "p", v1alpha1.LabelPolicyRevision: "0"}, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			policy, revision := allocated.Policy(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}})
+			policy, revision := allocated.Policy(&corev1.Pod{}, &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}})
 			if policy != test.policy || revision != test.revision {
 				t.Errorf("got %q, %d", policy, revision)
 			}
 		})
+	}
+}
+
+// What a Pod was made with says which policy it follows, whatever has become of its
+// claim.
+func TestPolicyIsThePods(t *testing.T) {
+	follows := func(p *corev1.Pod) { p.Labels = map[string]string{v1alpha1.LabelPolicy: "h100-first"} }
+	template := func(name string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.ResourceClaims[0].ResourceClaimTemplateName = &name }
+	}
+	forged := map[string]string{v1alpha1.LabelPolicy: "q", v1alpha1.LabelPolicyRevision: "9"}
+	for name, test := range map[string]struct {
+		pod      *corev1.Pod
+		labels   map[string]string
+		policy   string
+		revision int64
+	}{
+		"labels are gone":    {pod(follows), nil, "h100-first", 3},
+		"labels of another":  {pod(follows), forged, "h100-first", 3},
+		"another's template": {pod(follows, template("mine")), forged, "q", 9},
+		"nearly its name":    {pod(follows, template("h100-first-03")), forged, "q", 9},
+		"follows none":       {pod(), nil, "", 0},
+		"of another claim":   {pod(follows, func(p *corev1.Pod) { p.Status.ResourceClaimStatuses[0].ResourceClaimName = ptr.To("x") }), forged, "q", 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := policyClaim()
+			c.Labels = test.labels
+			if policy, revision := allocated.Policy(test.pod, c); policy != test.policy || revision != test.revision {
+				t.Errorf("got %q, %d", policy, revision)
+			}
+		})
+	}
+}
+
+// A revision that came after the claim is another one of its name, unless it says
+// the same.
+func TestMadeFrom(t *testing.T) {
+	made := metav1.Unix(1000, 0)
+	for name, test := range map[string]struct {
+		revision int64
+		hash     string
+		want     bool
+	}{
+		"before":             {900, "sha256:h", true},
+		"before, forged":     {900, "sha256:x", true},
+		"in the same second": {1000, "sha256:x", true},
+		"made again":         {1001, "sha256:x", false},
+		"again the same":     {1001, "sha256:h", true},
+	} {
+		c := policyClaim()
+		c.CreationTimestamp = made
+		revision := &v1alpha1.PolicyRevision{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(test.revision, 0)}}
+		revision.Spec.Hash = test.hash
+		if got := allocated.MadeFrom(c, revision); got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+		revision.Spec.PolicySpec.Tiers = []v1alpha1.Tier{{Name: "a100"}}
+		c.Annotations = map[string]string{compile.AnnotationPolicyHash: "sha256:h"}
+		c.Status.Allocation.Devices.Results = []resourcev1.DeviceRequestAllocationResult{result("accelerator/a100", "gpu-0")}
+		got := allocated.Of(pod(), []allocated.Claim{{Ref: "accelerator", ResourceClaim: c}}, revision)
+		if (got.TierIndex != nil) != test.want || !test.want && got.PolicyHash != "sha256:h" {
+			t.Errorf("%s: the place of the tier is %v, the hash %s", name, got.TierIndex, got.PolicyHash)
+		}
 	}
 }

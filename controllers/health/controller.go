@@ -65,8 +65,8 @@ func NewController(clk clock.Clock, c client.Client, reader client.Reader, recor
 // device reserved but no node yet: it is about to be bound, or never will be.
 const bindingSoon = 5 * time.Second
 
-// Reconcile looks at one claim: which of its devices have failed, what its
-// policy says of that, and which bound Pods use it.
+// Reconcile looks at one claim: which of its devices have failed, which bound Pods
+// use it, and what their policy says of that.
 func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	claim := &resourcev1.ResourceClaim{}
 	switch err := c.client.Get(ctx, request.NamespacedName, claim); {
@@ -76,9 +76,6 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("reading claim %s, %w", request, err)
 	}
-	if name, _ := allocated.Policy(claim); name == "" {
-		return reconcile.Result{}, nil // no policy, nothing that onUnhealthy could say
-	}
 	state, err := c.state(ctx, claim)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -86,14 +83,10 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 	if len(state.failed) == 0 && !c.wasTold(request.NamespacedName) {
 		return reconcile.Result{}, nil
 	}
-	plan, err := c.plan(ctx, claim, state.failed)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
 	var result reconcile.Result
 	var errs []error
 	for _, consumer := range claim.Status.ReservedFor {
-		again, err := c.treat(ctx, claim, consumer, plan)
+		again, err := c.treat(ctx, claim, consumer, state.failed)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -114,7 +107,7 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 
 // treat brings one consumer of a claim up to date. It returns when to look
 // again, zero for when something changes.
-func (c *Controller) treat(ctx context.Context, claim *resourcev1.ResourceClaim, consumer resourcev1.ResourceClaimConsumerReference, plan plan) (time.Duration, error) {
+func (c *Controller) treat(ctx context.Context, claim *resourcev1.ResourceClaim, consumer resourcev1.ResourceClaimConsumerReference, failed []failure) (time.Duration, error) {
 	if consumer.APIGroup != "" || consumer.Resource != "pods" {
 		return 0, nil
 	}
@@ -128,10 +121,19 @@ func (c *Controller) treat(ctx context.Context, claim *resourcev1.ResourceClaim,
 	case pod.UID != consumer.UID || pod.DeletionTimestamp != nil || isFinished(pod):
 		c.forgetPod(consumer.UID)
 		return 0, nil // its devices are on their way back
-	case len(plan.failed) == 0:
+	case len(failed) == 0:
 		return c.tellRecovery(ctx, pod)
+	}
+	name, number := allocated.Policy(pod, claim)
+	switch {
+	case name == "":
+		return 0, nil // no policy, nothing that onUnhealthy could say
 	case pod.Spec.NodeName == "":
 		return bindingSoon, nil
+	}
+	plan, err := c.plan(ctx, claim, name, number, failed)
+	if err != nil {
+		return 0, err
 	}
 	return c.carryOut(ctx, pod, plan)
 }
@@ -183,16 +185,19 @@ func (c *Controller) Register(ctx context.Context, m ctrl.Manager) error {
 		Complete(c)
 }
 
-// revision reads the revision that a claim was made from; nil where it is gone.
-func (c *Controller) revision(ctx context.Context, claim *resourcev1.ResourceClaim) (*v1alpha1.PolicyRevision, error) {
-	name, number := allocated.Policy(claim)
+// revision reads the revision of a policy that a claim was made from; nil where it
+// is gone.
+func (c *Controller) revision(ctx context.Context, claim *resourcev1.ResourceClaim, policy string, number int64) (*v1alpha1.PolicyRevision, error) {
 	revision := &v1alpha1.PolicyRevision{}
-	err := c.client.Get(ctx, types.NamespacedName{Name: v1alpha1.RevisionName(name, number)}, revision)
+	err := c.client.Get(ctx, types.NamespacedName{Name: v1alpha1.RevisionName(policy, number)}, revision)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading revision %d of policy %s, %w", number, name, err)
+		return nil, fmt.Errorf("reading revision %d of policy %s, %w", number, policy, err)
+	}
+	if !allocated.MadeFrom(claim, revision) {
+		return nil, nil
 	}
 	revision.Default()
 	return revision, nil

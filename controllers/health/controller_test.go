@@ -11,8 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
+	"gpuladder.dev/ladder/policies/compile"
 )
 
 const failedDevice = "gpu.gpuladder.dev/n1/gpu-0 (taint gpu.gpuladder.dev/failed=xid-79:NoExecute)"
@@ -236,9 +238,15 @@ func TestWhoIsNotTouched(t *testing.T) {
 		"being deleted": {pod: func(p *corev1.Pod) {
 			p.DeletionTimestamp, p.Finalizers = ptr.To(metav1.NewTime(start)), []string{"x/y"}
 		}},
-		"another of a name":   {pod: func(p *corev1.Pod) { p.UID = "new" }},
-		"not bound yet":       {pod: func(p *corev1.Pod) { p.Spec.NodeName = "" }, again: bindingSoon},
-		"without a policy":    {claim: func(c *resourcev1.ResourceClaim) { c.Labels = nil }},
+		"another of a name": {pod: func(p *corev1.Pod) { p.UID = "new" }},
+		"not bound yet":     {pod: func(p *corev1.Pod) { p.Spec.NodeName = "" }, again: bindingSoon},
+		"without a policy": {
+			pod: func(p *corev1.Pod) {
+				p.Labels, p.Spec.NodeName = nil, ""
+				p.Spec.ResourceClaims[0].ResourceClaimTemplateName = ptr.To("mine")
+			},
+			claim: func(c *resourcev1.ResourceClaim) { c.Labels = nil },
+		},
 		"not a Pod":           {claim: func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor[0].Resource = "others" }},
 		"a mere observer":     {claim: func(c *resourcev1.ResourceClaim) { c.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(true) }},
 		"no devices any more": {claim: func(c *resourcev1.ResourceClaim) { c.Status.Allocation = nil }},
@@ -337,6 +345,59 @@ func TestThePodsRevisionCounts(t *testing.T) {
 	w := newWorld(t, v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyKeep}, newer)
 	w.fail("gpu-0")
 	w.requireWrites(first(w.reconcile("train")), "status train")
+}
+
+// What stands on a claim its owner may change: the Pod says which policy it follows.
+func TestThePodsPolicyCounts(t *testing.T) {
+	for name, labels := range map[string]map[string]string{
+		"labels are gone": nil, "labels of another": {v1alpha1.LabelPolicy: "q", v1alpha1.LabelPolicyRevision: "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := claim("other", "gpu-1")
+			c.Labels = labels
+			w := newWorld(t, v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyRecreate}, c, pod("other"))
+			if !claimChanged().Create(event.CreateEvent{Object: c}) || len(w.controller.claimsOfSlice(t.Context(), slice(1))) != 2 {
+				t.Error("nothing looks at the claim")
+			}
+			w.fail("gpu-1")
+			w.requireWrites(first(w.reconcile("other")), "status other", "evict other")
+		})
+	}
+}
+
+// A policy that was deleted and made again begins with revision 1 anew, which is not
+// the one that Pods from before follow.
+func TestPolicyMadeAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		hash string
+		want []string
+	}{
+		"as another": {"sha256:x", []string{"status other"}},
+		"as it was":  {"sha256:h", []string{"status other", "evict other"}},
+		"not at all": {"", []string{"status other", "evict other"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, p := claim("other", "gpu-1"), pod("other")
+			p.Labels[v1alpha1.LabelPolicy] = "r"
+			p.Spec.ResourceClaims[0].ResourceClaimTemplateName = ptr.To("r-1")
+			c.CreationTimestamp = metav1.NewTime(start)
+			c.Annotations = map[string]string{compile.AnnotationPolicyHash: "sha256:h"}
+			revision := &v1alpha1.PolicyRevision{ObjectMeta: metav1.ObjectMeta{Name: "r-1", CreationTimestamp: metav1.NewTime(start.Add(time.Hour))}}
+			if test.hash == "" {
+				revision.CreationTimestamp = metav1.NewTime(start)
+			}
+			revision.Spec = v1alpha1.PolicyRevisionSpec{
+				Policy: "r", Revision: 1, Hash: test.hash,
+				PolicySpec: v1alpha1.AcceleratorPolicySpec{OnUnhealthy: v1alpha1.OnUnhealthy{Action: v1alpha1.UnhealthyRecreate}},
+			}
+			w := newWorld(t, v1alpha1.OnUnhealthy{}, c, p, revision)
+			w.fail("gpu-1")
+			w.requireWrites(first(w.reconcile("other")), test.want...)
+			if len(test.want) == 1 {
+				w.requireCondition("other", corev1.ConditionFalse, ReasonDeviceFailed, "nothing is done, since revision 1 of policy r is gone")
+			}
+		})
+	}
 }
 
 func TestAClaimThatIsGoneIsForgotten(t *testing.T) {

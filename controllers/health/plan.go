@@ -8,13 +8,11 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 
-	"gpuladder.dev/ladder/controllers/allocated"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
-// plan is what is to happen to the Pods of a claim.
+// plan is what is to happen to a Pod that has a claim.
 type plan struct {
-	failed []failure
 	action v1alpha1.UnhealthyAction
 	// due is when it happens.
 	due time.Time
@@ -22,20 +20,16 @@ type plan struct {
 	message string
 }
 
-// plan says what a claim's policy wants done about its failed devices. The
-// grace runs from the first failure. Where the revision is gone nothing is
-// known of what it wanted: the Pod keeps the device, as its claim tolerates the
-// taint.
-func (c *Controller) plan(ctx context.Context, claim *resourcev1.ResourceClaim, failed []failure) (plan, error) {
-	p := plan{failed: failed, action: v1alpha1.UnhealthyKeep}
-	if len(failed) == 0 {
-		return p, nil
-	}
-	revision, err := c.revision(ctx, claim)
+// plan says what the policy that a claim was made from wants done about its failed
+// devices, of which there are some. The grace runs from the first failure. Where the
+// revision is gone nothing is known of what it wanted: the Pod keeps the device, as
+// its claim tolerates the taint.
+func (c *Controller) plan(ctx context.Context, claim *resourcev1.ResourceClaim, name string, number int64, failed []failure) (plan, error) {
+	p := plan{action: v1alpha1.UnhealthyKeep}
+	revision, err := c.revision(ctx, claim, name, number)
 	if err != nil {
 		return p, err
 	}
-	name, number := allocated.Policy(claim)
 	what := failed[0].String()
 	if more := len(failed) - 1; more > 0 {
 		what += fmt.Sprintf(" and %d more", more)

@@ -59,21 +59,25 @@ func poolsOf(claim *resourcev1.ResourceClaim) []string {
 	return keys
 }
 
-// claimChanged lets pass claims of policies whose devices or consumers changed.
+// claimChanged lets pass claims whose devices or consumers changed. Whether they
+// are of a policy their consumers say: what stands on a claim its owner can change.
 func claimChanged() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(e event.CreateEvent) bool { return isOfPolicy(e.Object) },
+		CreateFunc: func(e event.CreateEvent) bool { return isUsed(e.Object.(*resourcev1.ResourceClaim)) },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := e.ObjectOld.(*resourcev1.ResourceClaim), e.ObjectNew.(*resourcev1.ResourceClaim)
-			return isOfPolicy(after) && !(apiequality.Semantic.DeepEqual(before.Status.Allocation, after.Status.Allocation) &&
-				apiequality.Semantic.DeepEqual(before.Status.ReservedFor, after.Status.ReservedFor))
+			return !apiequality.Semantic.DeepEqual(before.Status.Allocation, after.Status.Allocation) ||
+				!apiequality.Semantic.DeepEqual(before.Status.ReservedFor, after.Status.ReservedFor)
 		},
-		DeleteFunc:  func(e event.DeleteEvent) bool { return isOfPolicy(e.Object) },
+		DeleteFunc:  func(e event.DeleteEvent) bool { return isUsed(e.Object.(*resourcev1.ResourceClaim)) },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }
 
-func isOfPolicy(object client.Object) bool { return object.GetLabels()[v1alpha1.LabelPolicy] != "" }
+// isUsed says whether a claim has devices and somebody who uses them.
+func isUsed(claim *resourcev1.ResourceClaim) bool {
+	return claim.Status.Allocation != nil && len(claim.Status.ReservedFor) > 0
+}
 
 // failuresChanged lets pass slices that say something new of failed devices.
 func failuresChanged() predicate.Predicate {
@@ -143,7 +147,7 @@ func (c *Controller) claims(ctx context.Context, want func(*resourcev1.ResourceC
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
-		if claim := &list.Items[i]; isOfPolicy(claim) && want(claim) {
+		if claim := &list.Items[i]; isUsed(claim) && want(claim) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)})
 		}
 	}

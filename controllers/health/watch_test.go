@@ -177,8 +177,8 @@ func TestSeveralFailures(t *testing.T) {
 
 func TestWhatWakesAClaim(t *testing.T) {
 	w := newWorld(t, v1alpha1.OnUnhealthy{}, claim("other", "gpu-1"), func() client.Object {
-		c := claim("foreign", "gpu-0")
-		c.Labels = nil
+		c := claim("unused", "gpu-0")
+		c.Status.ReservedFor = nil
 		return c
 	}())
 	names := func(requests []reconcile.Request) []string {
@@ -214,15 +214,13 @@ func TestPredicates(t *testing.T) {
 	labelled.Labels["x"] = "y"
 	reserved := before.DeepCopy()
 	reserved.Status.ReservedFor = nil
-	foreign := before.DeepCopy()
-	foreign.Labels = nil
 	other := rule(func(r *resourcev1.DeviceTaintRule) { r.Spec.Taint.Key, r.Generation = "example.com/x", 2 })
 	counted := rule(func(r *resourcev1.DeviceTaintRule) {
 		r.Status.Conditions = []metav1.Condition{{Type: "EvictionInProgress"}}
 	})
 	for name, test := range map[string]struct{ got, want bool }{
 		"new claim":            {claimChanged().Create(event.CreateEvent{Object: before}), true},
-		"new foreign claim":    {claimChanged().Create(event.CreateEvent{Object: foreign}), false},
+		"new unused claim":     {claimChanged().Create(event.CreateEvent{Object: reserved}), false},
 		"labels of a claim":    {claimChanged().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: labelled}), false},
 		"consumers of a claim": {claimChanged().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: reserved}), true},
 		"claim gone":           {claimChanged().Delete(event.DeleteEvent{Object: before}), true},

@@ -192,6 +192,37 @@ func TestLessIsKnown(t *testing.T) {
 	}
 }
 
+// What stands on the claim may have been changed by its owner, and the policy may
+// have been made again under its name.
+func TestThePodSaysWhatItFollows(t *testing.T) {
+	follows := pod(func(p *corev1.Pod) {
+		p.Labels = map[string]string{v1alpha1.LabelPolicy: "p"}
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "accelerator", ResourceClaimTemplateName: ptr.To("p-3")}}
+		p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "accelerator", ResourceClaimName: ptr.To("c")}}
+	})
+	changed := claim()
+	changed.Labels = map[string]string{v1alpha1.LabelPolicy: "q", v1alpha1.LabelPolicyRevision: "9"}
+	changed.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "train", UID: "pod-uid", Controller: ptr.To(true)}}
+	changed.CreationTimestamp = metav1.NewTime(bound)
+	again := revision()
+	again.CreationTimestamp = metav1.NewTime(bound.Add(time.Second))
+	for name, test := range map[string]struct {
+		revision *v1alpha1.PolicyRevision
+		known    bool
+	}{"its revision": {revision(), true}, "another of its name": {again, false}} {
+		t.Run(name, func(t *testing.T) {
+			c, api, _ := newController(t, interceptor.Funcs{}, follows, changed, test.revision)
+			if _, err := c.Reconcile(t.Context(), train); err != nil {
+				t.Fatal(err)
+			}
+			got := records(t, api)[0].Spec
+			if got.Policy != "p" || got.PolicyRevision != 3 || (got.TierIndex != nil) != test.known || (got.PolicyHash != "") != test.known {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}
+
 func TestErrors(t *testing.T) {
 	resource := v1alpha1.GroupVersion.WithResource("allocationdecisions").GroupResource()
 	terminating := apierrors.NewForbidden(resource, "x", errors.New("the namespace is being terminated"))
