@@ -5,6 +5,7 @@
 package allocated
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -29,6 +30,11 @@ type Claim struct {
 	Ref string
 	*resourcev1.ResourceClaim
 }
+
+// ExtendedRef stands for the name of the claim that kube-scheduler's plugin made
+// for a Pod's extended resources: the Pod does not refer to it, and no claim that
+// it refers to can have the name. Records have it from ladder-scheduler too.
+const ExtendedRef = "<extended-resources>"
 
 // Policy is the policy and revision that a claim of a Pod was made from; an empty
 // name for a claim of another kind. The label of the Pod and the template that it
@@ -80,8 +86,27 @@ func MadeFrom(claim *resourcev1.ResourceClaim, revision *v1alpha1.PolicyRevision
 	return !revision.CreationTimestamp.After(claim.CreationTimestamp.Time) || claim.Annotations[compile.AnnotationPolicyHash] == revision.Spec.Hash
 }
 
-// Claims reads the claims of a Pod, in the order in which it names them.
-// Claims that were not made yet, are gone or belong to another Pod are left out.
+// extendedPolicy is the policy and revision that a Pod follows by an extended
+// resource, and the resource; no name where it follows none.
+func extendedPolicy(pod *corev1.Pod) (name string, revision int64, resource string) {
+	resource, name, found := strings.Cut(pod.Annotations[v1alpha1.AnnotationExtendedResourcePolicy], "=")
+	if !found {
+		resource, name = "", resource
+	}
+	name = cmp.Or(name, pod.Labels[v1alpha1.LabelPolicy])
+	revision = cmp.Or(revisionOf(pod.Labels[v1alpha1.LabelPolicyRevision]), revisionOf(pod.Annotations[v1alpha1.AnnotationRevision]))
+	byClaim := slices.ContainsFunc(pod.Spec.ResourceClaims, func(ref corev1.PodResourceClaim) bool {
+		return ref.Name == v1alpha1.ClaimRefName || revisionIn(&ref, name) != 0
+	})
+	if name == "" || revision == 0 || byClaim {
+		return "", 0, ""
+	}
+	return name, revision, resource
+}
+
+// Claims reads the claims of a Pod, in the order in which it names them, and then
+// the one for its extended resources. Claims that were not made yet, are gone or
+// belong to another Pod are left out.
 func Claims(ctx context.Context, reader client.Reader, pod *corev1.Pod) ([]Claim, error) {
 	var claims []Claim
 	add := func(ref, name string, mustCheckOwner bool) error {
@@ -107,6 +132,11 @@ func Claims(ctx context.Context, reader client.Reader, pod *corev1.Pod) ([]Claim
 			return nil, err
 		}
 	}
+	if status := pod.Status.ExtendedResourceClaimStatus; status != nil {
+		if err := add(ExtendedRef, status.ResourceClaimName, true); err != nil {
+			return nil, err
+		}
+	}
 	return claims, nil
 }
 
@@ -120,10 +150,16 @@ func Of(pod *corev1.Pod, claims []Claim, revision *v1alpha1.PolicyRevision) v1al
 	}
 	main := mainClaim(pod, claims)
 	subject := pod.UID
+	isModel := func(string) bool { return true }
 	if main != nil {
-		spec.Claim, subject = main.Name, main.UID
-		spec.Policy, spec.PolicyRevision = Policy(pod, main.ResourceClaim)
-		spec.PolicyHash = main.Annotations[compile.AnnotationPolicyHash]
+		spec.Claim, spec.PolicyHash = main.Name, main.Annotations[compile.AnnotationPolicyHash]
+		if main.Ref == ExtendedRef { // there was no claim yet when it was decided
+			spec.Policy, spec.PolicyRevision, _ = extendedPolicy(pod)
+			isModel = inPolicy(pod)
+		} else {
+			subject = main.UID
+			spec.Policy, spec.PolicyRevision = Policy(pod, main.ResourceClaim)
+		}
 	}
 	spec.IdempotencyKey = string(subject) + "/" + strconv.FormatInt(spec.PolicyRevision, 10)
 	models := strings.Split(pod.Annotations[v1alpha1.AnnotationModel], ",")
@@ -137,7 +173,7 @@ func Of(pod *corev1.Pod, claims []Claim, revision *v1alpha1.PolicyRevision) v1al
 			if len(claims) > 1 {
 				device.Claim = claim.Ref
 			}
-			if isMain && len(models) == 1 { // of several it is not known which is whose
+			if isMain && len(models) == 1 && isModel(r.Request) { // of several it is not known which is whose
 				device.Model = models[0]
 			}
 			if tier, ok := strings.CutPrefix(r.Request, v1alpha1.RequestName+"/"); ok && isMain && spec.Policy != "" {
@@ -159,7 +195,11 @@ func Of(pod *corev1.Pod, claims []Claim, revision *v1alpha1.PolicyRevision) v1al
 // mainClaim is the claim that follows the policy, or the only one.
 func mainClaim(pod *corev1.Pod, claims []Claim) *Claim {
 	for i := range claims {
-		if name, _ := Policy(pod, claims[i].ResourceClaim); name != "" {
+		if claims[i].Ref == ExtendedRef {
+			if name, _, _ := extendedPolicy(pod); name != "" {
+				return &claims[i]
+			}
+		} else if name, _ := Policy(pod, claims[i].ResourceClaim); name != "" {
 			return &claims[i]
 		}
 	}
@@ -167,6 +207,19 @@ func mainClaim(pod *corev1.Pod, claims []Claim) *Claim {
 		return &claims[0]
 	}
 	return nil
+}
+
+// inPolicy says of which requests of the claim for a Pod's extended resources the
+// Pod's model is: those for the resource that the policy speaks for, or all where
+// there is but one.
+func inPolicy(pod *corev1.Pod) func(request string) bool {
+	_, _, resource := extendedPolicy(pod)
+	requests, resources := map[string]bool{}, map[string]bool{}
+	for _, m := range pod.Status.ExtendedResourceClaimStatus.RequestMappings {
+		resources[m.ResourceName] = true
+		requests[m.RequestName] = requests[m.RequestName] || m.ResourceName == resource
+	}
+	return func(request string) bool { return len(resources) == 1 || requests[request] }
 }
 
 // Summary says what the Pod got in one line, in the words of the scheduler:

@@ -151,6 +151,96 @@ func TestClaimsOfOthers(t *testing.T) {
 	}
 }
 
+// byResource is a Pod that follows a policy by an extended resource, and asks for
+// another one too.
+func byResource(change ...func(*corev1.Pod)) *corev1.Pod {
+	return pod(append([]func(*corev1.Pod){func(p *corev1.Pod) {
+		p.Annotations = map[string]string{
+			v1alpha1.AnnotationExtendedResourcePolicy: "nvidia.com/gpu=h100-first", v1alpha1.AnnotationRevision: "3",
+			v1alpha1.AnnotationTier: "a100", v1alpha1.AnnotationModel: "A100",
+		}
+		p.Spec.ResourceClaims, p.Status.ResourceClaimStatuses = nil, nil
+		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
+			ResourceClaimName: "train-extended-resources-x",
+			RequestMappings: []corev1.ContainerExtendedResourceRequest{
+				{ContainerName: "main", ResourceName: "example.com/nic", RequestName: "container-0-request-0"},
+				{ContainerName: "main", ResourceName: "nvidia.com/gpu", RequestName: "container-0-request-1"},
+			},
+		}
+	}}, change...)...)
+}
+
+// specialClaim is the one that was made for the extended resources of the Pod.
+func specialClaim() *resourcev1.ResourceClaim {
+	c := claim("train-extended-resources-x", result("container-0-request-0", "nic-0"), result("container-0-request-1", "gpu-0"))
+	c.OwnerReferences = policyClaim().OwnerReferences
+	return c
+}
+
+func TestOfAPodByExtendedResource(t *testing.T) {
+	p := byResource()
+	revision := &v1alpha1.PolicyRevision{Spec: v1alpha1.PolicyRevisionSpec{Hash: "sha256:h"}}
+	revision.Spec.PolicySpec.Tiers = []v1alpha1.Tier{{Name: "h100"}, {Name: "a100"}}
+	got := allocated.Of(p, read(t, p, specialClaim()), revision)
+	want := v1alpha1.AllocationDecisionSpec{
+		Pod: "train", PodUID: "pod-uid", Claim: "train-extended-resources-x", Outcome: v1alpha1.OutcomeAllocated, Policy: "h100-first", PolicyRevision: 3,
+		PolicyHash: "sha256:h", Tier: "a100", TierIndex: ptr.To[int32](1), Node: "n1", IdempotencyKey: "pod-uid/3",
+		Devices: []v1alpha1.DecidedDevice{
+			{Driver: v1alpha1.DriverName, Pool: "n1", Device: "nic-0", Request: "container-0-request-0"},
+			{Driver: v1alpha1.DriverName, Pool: "n1", Device: "gpu-0", Request: "container-0-request-1", Model: "A100"},
+		},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestPolicyByExtendedResource(t *testing.T) {
+	annotated := func(key, value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Annotations[key] = value }
+	}
+	labelled := func(labels map[string]string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Labels = labels } }
+	const annotation = v1alpha1.AnnotationExtendedResourcePolicy
+	for name, test := range map[string]struct {
+		pod      *corev1.Pod
+		policy   string
+		revision int64
+	}{
+		"for one of two":    {byResource(), "h100-first", 3},
+		"for the only one":  {byResource(annotated(annotation, "h100-first")), "h100-first", 3},
+		"by the label":      {byResource(annotated(annotation, ""), labelled(map[string]string{v1alpha1.LabelPolicy: "p"})), "p", 3},
+		"pinned":            {byResource(labelled(map[string]string{v1alpha1.LabelPolicyRevision: "2"})), "h100-first", 2},
+		"no policy":         {byResource(annotated(annotation, "")), "", 0},
+		"unknown revision":  {byResource(annotated(v1alpha1.AnnotationRevision, "")), "", 0},
+		"a claim has it":    {byResource(func(p *corev1.Pod) { p.Spec.ResourceClaims = pod().Spec.ResourceClaims }), "", 0},
+		"another's claim":   {byResource(func(p *corev1.Pod) { p.UID = "another" }), "", 0},
+		"not allocated yet": {byResource(func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus = nil }), "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := allocated.Of(test.pod, read(t, test.pod, specialClaim()), nil)
+			if got.Policy != test.policy || got.PolicyRevision != test.revision {
+				t.Errorf("got %q, %d", got.Policy, got.PolicyRevision)
+			}
+		})
+	}
+}
+
+// What is asked for beside the policy's claim is told of, and is not the policy's.
+func TestExtendedResourceBesideAClaim(t *testing.T) {
+	p := pod(func(p *corev1.Pod) {
+		p.Status.ExtendedResourceClaimStatus = byResource().Status.ExtendedResourceClaimStatus
+	})
+	got := allocated.Of(p, read(t, p, policyClaim(result("accelerator/h100", "gpu-1")), specialClaim()), nil)
+	if got.Claim != "train-accelerator-x" || got.Policy != "h100-first" || len(got.Devices) != 3 {
+		t.Fatalf("got %+v", got)
+	}
+	for i, want := range []v1alpha1.DecidedDevice{{Claim: "accelerator", Model: "H100"}, {Claim: allocated.ExtendedRef}, {Claim: allocated.ExtendedRef}} {
+		if d := got.Devices[i]; d.Claim != want.Claim || d.Model != want.Model {
+			t.Errorf("device %d is %+v", i, d)
+		}
+	}
+}
+
 func TestPolicyOfAClaim(t *testing.T) {
 	for name, test := range map[string]struct {
 		labels   map[string]string

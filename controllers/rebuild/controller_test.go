@@ -192,6 +192,35 @@ func TestLessIsKnown(t *testing.T) {
 	}
 }
 
+// A Pod that follows a policy by an extended resource has a claim that it does not
+// name.
+func TestByExtendedResource(t *testing.T) {
+	byResource := pod(func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = nil
+		p.Annotations[v1alpha1.AnnotationExtendedResourcePolicy], p.Annotations[v1alpha1.AnnotationRevision] = "p", "3"
+		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
+			ResourceClaimName: "c", RequestMappings: []corev1.ContainerExtendedResourceRequest{{ResourceName: "nvidia.com/gpu", RequestName: "container-0-request-0"}},
+		}
+	})
+	special := claim()
+	special.Labels = nil
+	special.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "train", UID: "pod-uid", Controller: ptr.To(true)}}
+	special.Status.Allocation.Devices.Results[0].Request = "container-0-request-0"
+	c, api, _ := newController(t, interceptor.Funcs{}, byResource, special, revision())
+	if _, err := c.Reconcile(t.Context(), train); err != nil {
+		t.Fatal(err)
+	}
+	all := records(t, api)
+	if len(all) != 1 {
+		t.Fatalf("there are %d records", len(all))
+	}
+	got := all[0]
+	if got.Labels[v1alpha1.LabelPolicy] != "p" || got.Spec.Policy != "p" || got.Spec.PolicyRevision != 3 || got.Spec.PolicyHash != "sha256:h" ||
+		got.Spec.Tier != "a100" || ptr.Deref(got.Spec.TierIndex, -1) != 1 || len(got.Spec.Devices) != 1 || got.Spec.Devices[0].Model != "A100" {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // What stands on the claim may have been changed by its owner, and the policy may
 // have been made again under its name.
 func TestThePodSaysWhatItFollows(t *testing.T) {
