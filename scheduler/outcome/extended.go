@@ -12,15 +12,19 @@ import (
 // a device plugin serves: nobody knows of which tier its devices are.
 const ReasonDevicePlugin = "DevicePlugin"
 
-// OfDevicePlugin returns the outcome of a Pod that follows a policy by an
-// extended resource and was placed where a device plugin serves it, since no
-// tier could. why says which resource it is.
+// OfDevicePlugin returns the outcome of a Pod that asks for an extended resource
+// and was placed where a device plugin serves it, since no tier of its policy, if
+// it has one, could. why says which resource it is.
 func OfDevicePlugin(pod *corev1.Pod, policy, node, why string) Outcome {
+	otherwise := "no device could be had elsewhere"
+	if policy != "" {
+		otherwise = fmt.Sprintf("no tier of policy %s could be met elsewhere", policy)
+	}
 	return Outcome{
 		Pod:     pod,
 		Status:  corev1.ConditionTrue,
 		Reason:  ReasonDevicePlugin,
-		Message: v1alpha1.ClipMessage(fmt.Sprintf("node %s: %s; no tier of policy %s could be met elsewhere", node, why, policy)),
+		Message: v1alpha1.ClipMessage(fmt.Sprintf("node %s: %s; %s", node, why, otherwise)),
 		key:     digest("device plugin", policy, node),
 	}
 }

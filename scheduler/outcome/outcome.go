@@ -15,6 +15,7 @@ import (
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/decide"
+	"gpuladder.dev/ladder/scheduler/retry"
 )
 
 // Reasons of the condition gpuladder.dev/Accelerator.
@@ -84,8 +85,17 @@ func OfFailure(pod *corev1.Pod, class v1alpha1.FailureClass, message string) Out
 		Status:  corev1.ConditionFalse,
 		Reason:  ReasonPending,
 		Message: v1alpha1.ClipMessage(string(class) + ": " + message),
-		key:     digest("failure", string(class)),
+		key:     digest("failure", string(class), lasting(class, message)),
 	}
+}
+
+// lasting is what a message says of a class that is over only when somebody does
+// something about it: with another message it is another outcome.
+func lasting(class v1alpha1.FailureClass, message string) string {
+	if class == "" || retry.Retryable(class) {
+		return ""
+	}
+	return normal(message)
 }
 
 // OfGivingUp returns the outcome of a failure that is not tried again, because
@@ -120,7 +130,11 @@ func allocated(d *decide.Decision) string {
 // decisionKey identifies an outcome across retries: counts may differ, what
 // was chosen or stood in the way may not.
 func decisionKey(d *decide.Decision) string {
-	parts := []string{string(d.Outcome), string(d.Class), d.Policy, fmt.Sprint(d.PolicyRevision), d.PolicyHash, d.Tier, d.Node, d.IdempotencyKey}
+	wrong := ""
+	if d.Class == v1alpha1.FailurePolicyInvalid {
+		wrong = lasting(d.Class, d.Message)
+	}
+	parts := []string{string(d.Outcome), string(d.Class), wrong, d.Policy, fmt.Sprint(d.PolicyRevision), d.PolicyHash, d.Tier, d.Node, d.IdempotencyKey}
 	for _, device := range d.Devices {
 		parts = append(parts, device.Driver, device.Pool, device.Device)
 	}

@@ -97,6 +97,72 @@ func TestKeysTellOutcomesApart(t *testing.T) {
 	assert.NotEqual(t, decisionKey(allocatedOn("n1", "gpu-0")), decisionKey(allocatedOn("n2", "gpu-0")))
 }
 
+// What is wrong with a policy is told anew when it is something else, and a failure
+// that may be over by itself is one whatever the words.
+func TestAnotherMistakeIsAnotherOutcome(t *testing.T) {
+	invalid := func(message string) Outcome {
+		d := pendingFor()
+		d.Class, d.Message = v1alpha1.FailurePolicyInvalid, "Pending: "+message+"."
+		return OfDecision(pod(), d)
+	}
+	failure := func(class v1alpha1.FailureClass) func(string) Outcome {
+		return func(message string) Outcome { return OfFailure(pod(), class, message) }
+	}
+	for name, test := range map[string]struct {
+		of   func(string) Outcome
+		anew bool
+	}{
+		"a decision":     {invalid, true},
+		"PolicyInvalid":  {failure(v1alpha1.FailurePolicyInvalid), true},
+		"ClaimGone":      {failure(v1alpha1.FailureClaimGone), true},
+		"BindConflict":   {failure(v1alpha1.FailureBindConflict), false},
+		"APIUnavailable": {failure(v1alpha1.FailureAPIUnavailable), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, pod())
+			h.publish(t, test.of("policy h100-frist is not there"), test.of("policy h100-frist is not there"))
+			assert.Len(t, h.patches(), 1)
+			h.publish(t, test.of("revision 3 is withdrawn"))
+			if !test.anew {
+				assert.Len(t, h.patches(), 1)
+				return
+			}
+			require.Len(t, h.patches(), 2)
+			raw, err := json.Marshal(h.patches()[1])
+			require.NoError(t, err)
+			assert.Contains(t, string(raw), "revision 3 is withdrawn")
+			assert.Len(t, h.events.Events, 2)
+		})
+	}
+}
+
+// What there was no room for is told when it is found out again: the condition by
+// itself, and where the record was lost that as well, but no second Event.
+func TestWhatWasDroppedIsToldAgain(t *testing.T) {
+	inUse := OfDecision(pod(), pendingFor(v1alpha1.Rejection{Code: v1alpha1.ReasonInUse, Count: 4}))
+	for name, waiting := range map[string]int{"neither": maxRecords - 2, "the record": maxRecords, "the condition, too": maxPending} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, pod())
+			h.mu.Lock()
+			for i := range waiting {
+				h.tasks[fmt.Sprint(i)] = task{}
+			}
+			h.mu.Unlock()
+			h.Publish(inUse, h.events)
+			h.mu.Lock()
+			for i := range waiting {
+				delete(h.tasks, fmt.Sprint(i))
+			}
+			h.mu.Unlock()
+			h.publish(t, inUse, inUse)
+			assert.Len(t, h.records.names, 1)
+			assert.NotEmpty(t, h.patches())
+			assert.Len(t, h.events.Events, 1)
+			assert.False(t, h.last["u"].unsaid)
+		})
+	}
+}
+
 // What the Binding says is the name of the record that is written afterwards.
 func TestRecordIsKnownBefore(t *testing.T) {
 	o := OfDecision(pod(), allocatedOn("n1", "gpu-0"))

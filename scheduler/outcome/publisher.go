@@ -25,9 +25,12 @@ import (
 
 const (
 	workers = 4
-	// maxPending bounds the writes that wait. Beyond it new ones are dropped
-	// and counted: a record that is lost is rebuilt from the Pod's annotations.
-	maxPending = 20000
+	// maxRecords and maxPending bound the writes that wait. Beyond the first no
+	// record, and beyond the second no condition is taken on: it is dropped and
+	// counted. What a Pod got is rebuilt from its annotations, and why one waits is
+	// told when it is found out the next time.
+	maxRecords = 20000
+	maxPending = 40000
 	// maxTries bounds the tries of one write; with the backoff below they span
 	// about ten minutes.
 	maxTries    = 20
@@ -57,13 +60,19 @@ type Publisher struct {
 	last map[types.UID]saying
 }
 
-// saying is an outcome with what was said of failed attempts.
-type saying struct{ key, failures string }
+// saying is an outcome with what was said of failed attempts. unsaid: the
+// condition that says it was not written.
+type saying struct {
+	key, failures string
+	unsaid        bool
+}
 
-// task is one write; only the newest of a name is kept.
+// task is one write; only the newest of a name is kept. lost is called if it is
+// given up.
 type task struct {
 	version int
 	write   func(ctx context.Context) error
+	lost    func()
 }
 
 // NewPublisher returns a Publisher. Run must be called for it to write. there
@@ -104,7 +113,7 @@ func (p *Publisher) Run(ctx context.Context) {
 func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 	p.mu.Lock()
 	last, changed := p.last[o.Pod.UID]
-	this := saying{o.key, o.failures}
+	this := saying{key: o.key, failures: o.failures}
 	if last == this {
 		p.mu.Unlock()
 		return
@@ -134,9 +143,9 @@ func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 		related = &corev1.ObjectReference{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: "AllocationDecision", Namespace: record.Namespace, Name: record.Name,
 		}
-		p.add("record/"+record.Namespace+"/"+record.Name, func(ctx context.Context) error {
+		p.add("record/"+record.Namespace+"/"+record.Name, maxRecords, func(ctx context.Context) error {
 			return p.recorder.Create(ctx, record)
-		})
+		}, func() { p.lose(o.Pod.UID, this, saying{}) })
 	}
 	// The Pod at hand may be older than what was told last: only where nothing
 	// has been told since the start does its condition say what users see.
@@ -144,15 +153,30 @@ func (p *Publisher) Publish(o Outcome, recorder events.EventRecorder) {
 		return
 	}
 	now := metav1.NewTime(p.clock.Now())
-	p.add("condition/"+string(o.Pod.UID), func(ctx context.Context) error {
+	p.add("condition/"+string(o.Pod.UID), maxPending, func(ctx context.Context) error {
 		return p.patchCondition(ctx, o, now)
-	})
+	}, func() { p.lose(o.Pod.UID, this, saying{key: this.key, unsaid: true}) })
 	if before == 0 && (there || o.Status == corev1.ConditionTrue) {
 		kind := corev1.EventTypeNormal
 		if o.Status != corev1.ConditionTrue {
 			kind = corev1.EventTypeWarning
 		}
 		recorder.Eventf(o.Pod, related, kind, "Accelerator"+o.Reason, "Scheduling", "%s", o.Message)
+	}
+}
+
+// lose has an outcome that could not be written told when it is published the next
+// time, unless another was told since.
+func (p *Publisher) lose(pod types.UID, told, instead saying) {
+	metrics.OutcomesDropped.Inc()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.last[pod] != told:
+	case instead == saying{}:
+		delete(p.last, pod)
+	default:
+		p.last[pod] = instead
 	}
 }
 
@@ -189,15 +213,16 @@ func (p *Publisher) pending() int {
 	return len(p.tasks)
 }
 
-func (p *Publisher) add(name string, write func(ctx context.Context) error) {
+// add has something written, unless more wait than limit says.
+func (p *Publisher) add(name string, limit int, write func(ctx context.Context) error, lost func()) {
 	p.mu.Lock()
 	before, waits := p.tasks[name]
-	if !waits && len(p.tasks) >= maxPending {
+	if !waits && len(p.tasks) >= limit {
 		p.mu.Unlock()
-		metrics.OutcomesDropped.Inc()
+		lost()
 		return
 	}
-	p.tasks[name] = task{version: before.version + 1, write: write}
+	p.tasks[name] = task{version: before.version + 1, write: write, lost: lost}
 	p.mu.Unlock()
 	p.queue.Add(name)
 }
@@ -225,7 +250,7 @@ func (p *Publisher) work(ctx context.Context) bool {
 		return true
 	default:
 		p.logger.Error(err, "Outcome given up", "what", name)
-		metrics.OutcomesDropped.Inc()
+		t.lost()
 	}
 	p.queue.Forget(name)
 	p.mu.Lock()
