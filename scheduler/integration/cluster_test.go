@@ -194,9 +194,15 @@ func (c *cluster) addFleet(groups ...fleet.Group) {
 // addPolicy makes a policy with its first revision.
 func (c *cluster) addPolicy(name string, spec v1alpha1.AcceleratorPolicySpec) {
 	c.t.Helper()
+	c.create(&v1alpha1.AcceleratorPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
+	c.addRevision(name, 1, spec)
+}
+
+// addRevision makes a revision of a policy.
+func (c *cluster) addRevision(name string, number int64, spec v1alpha1.AcceleratorPolicySpec) {
+	c.t.Helper()
 	policy := &v1alpha1.AcceleratorPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	c.create(policy)
-	revision, err := compile.Revision(policy, 1)
+	revision, err := compile.Revision(policy, number)
 	require.NoError(c.t, err)
 	c.create(revision)
 	template, err := compile.Template(revision, namespace)
@@ -209,8 +215,14 @@ type podOption func(*corev1.Pod)
 // addPod makes a Pod that names a policy, and its claim.
 func (c *cluster) addPod(name, policy string, opts ...podOption) *corev1.Pod {
 	c.t.Helper()
+	return c.addPodOf(name, policy, 1, opts...)
+}
+
+// addPodOf is addPod for a revision of the policy.
+func (c *cluster) addPodOf(name, policy string, revision int64, opts ...podOption) *corev1.Pod {
+	c.t.Helper()
 	pod := plainPod(name, opts...)
-	template := v1alpha1.RevisionName(policy, 1)
+	template := v1alpha1.RevisionName(policy, revision)
 	pod.Labels = map[string]string{v1alpha1.LabelPolicy: policy}
 	pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: v1alpha1.ClaimRefName, ResourceClaimTemplateName: ptr.To(template)})
 	pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: v1alpha1.ClaimRefName})

@@ -196,6 +196,32 @@ func TestExtendedResourceWithoutPolicy(t *testing.T) {
 	assert.Contains(t, c.servedAt("waits"), "h100-000")
 }
 
+// Without a policy the tenant's limit counts all the same. What a device plugin
+// serves it does not count, and is had when nothing else is.
+func TestExtendedResourceWithoutPolicyHasALimit(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(onePerNode()...)
+	c.serveByClass("gpu", gpuResource, "H100")
+	c.create(&v1alpha1.TenantQuota{ObjectMeta: metav1.ObjectMeta{Name: "team"}, Spec: v1alpha1.TenantQuotaSpec{
+		Namespaces: []string{namespace}, Models: []v1alpha1.ModelQuota{{Model: "H100", Limit: ptr.To[int32](1)}},
+	}})
+	c.startScheduler()
+	c.create(plainPod("first", withResource(gpuResource, 1)))
+	assert.Equal(t, "h100-0000/gpu-0", c.servedAt("first"))
+	c.create(plainPod("second", withResource(gpuResource, 1)))
+	assert.Contains(t, c.condition("second", "Pending"), "QuotaExceeded")
+	implicit := "deviceclass.resource.kubernetes.io/gpu"
+	c.create(plainPod("third", withResource(implicit, 1)))
+	assert.Contains(t, c.condition("third", "Pending"), "QuotaExceeded")
+	c.removeServed("first")
+	assert.Equal(t, "h100-0000/gpu-0", c.servedAt("second"))
+	assert.Contains(t, c.condition("third", "Pending"), "QuotaExceeded")
+	c.offerByPlugin("a100-0000", gpuResource, 1)
+	c.create(plainPod("fourth", withResource(gpuResource, 1)))
+	assert.Equal(t, "a100-0000", c.servedAt("fourth"))
+	assert.Contains(t, c.condition("fourth", "DevicePlugin"), "no device could be had elsewhere")
+}
+
 // A node that offers the resource by a device plugin stays with the device
 // plugin, and comes after every tier.
 func TestNodesOfTheDevicePluginComeLast(t *testing.T) {

@@ -22,6 +22,12 @@ import (
 // refusing is an extender that refuses a node.
 func refusing(t *testing.T, node string) *httptest.Server {
 	t.Helper()
+	return extender(t, func(_, on string) bool { return on == node })
+}
+
+// extender is one that refuses a Pod nodes.
+func extender(t *testing.T, refuses func(pod, node string) bool) *httptest.Server {
+	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		args := &extenderv1.ExtenderArgs{}
 		if err := json.NewDecoder(r.Body).Decode(args); err != nil {
@@ -30,7 +36,7 @@ func refusing(t *testing.T, node string) *httptest.Server {
 		}
 		result := &extenderv1.ExtenderFilterResult{NodeNames: &[]string{}, FailedNodes: extenderv1.FailedNodesMap{}}
 		for _, name := range *args.NodeNames {
-			if name == node {
+			if refuses(args.Pod.Name, name) {
 				result.FailedNodes[name] = "not today"
 			} else {
 				*result.NodeNames = append(*result.NodeNames, name)
@@ -45,6 +51,12 @@ func refusing(t *testing.T, node string) *httptest.Server {
 // startWithExtender runs the scheduler with an extender that filters nodes.
 func (c *cluster) startWithExtender(url string) {
 	c.t.Helper()
+	c.startSchedulerBy("", "--config="+c.configWithExtender(url))
+}
+
+// configWithExtender is a configuration file with an extender that filters nodes.
+func (c *cluster) configWithExtender(url string) string {
+	c.t.Helper()
 	config := &configv1.KubeSchedulerConfiguration{Profiles: []configv1.KubeSchedulerProfile{app.Profile(v1alpha1.SchedulerName)}}
 	config.APIVersion, config.Kind = configv1.SchemeGroupVersion.String(), "KubeSchedulerConfiguration"
 	config.ClientConnection.Kubeconfig = server.kubeconfig
@@ -54,7 +66,7 @@ func (c *cluster) startWithExtender(url string) {
 	require.NoError(c.t, err)
 	path := filepath.Join(c.t.TempDir(), "config.yaml")
 	require.NoError(c.t, os.WriteFile(path, content, 0o600))
-	c.startSchedulerBy("", "--config="+path)
+	return path
 }
 
 // An extender may refuse the best node, or all of a part: the Pod gets the next

@@ -148,6 +148,17 @@ func TestBetweenDecisionAndBind(t *testing.T) {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule})
 			require.NoError(c.t, c.Update(c.t.Context(), node))
 		}, v1alpha1.FailureNodeLost, "h100-0001/gpu-0"},
+		"node reports that it is not ready": {func(c *cluster) {
+			node := &corev1.Node{}
+			require.NoError(c.t, c.Get(c.t.Context(), clusterKey("h100-0000"), node))
+			for i := range node.Status.Conditions {
+				if node.Status.Conditions[i].Type == corev1.NodeReady {
+					node.Status.Conditions[i].Status = corev1.ConditionFalse
+				}
+			}
+			require.NoError(c.t, c.Status().Update(c.t.Context(), node))
+			// Nobody here adds the taint that follows, so the node may be chosen again.
+		}, v1alpha1.FailureNodeLost, "h100-0000/gpu-0"},
 		"claim allocated elsewhere": {func(c *cluster) {
 			c.allocate("pod-accelerator", v1alpha1.RequestName+"/t0", "h100-0001", "gpu-1")
 		}, v1alpha1.FailureBindConflict, "h100-0001/gpu-1"},
@@ -251,19 +262,14 @@ func TestQuotaLoweredInBetween(t *testing.T) {
 	assert.Equal(t, "h100-0000/gpu-0", c.placed("pod"))
 }
 
-// refuseAllocations has the API server refuse every new allocation, as long as
-// the returned function is not called.
-func (c *cluster) refuseAllocations() (allow func()) {
+// refuse has the API server refuse what the expression is false for, as long as the
+// returned function is not called. try does what is to be refused, in a dry run.
+func (c *cluster) refuse(rule admissionv1.RuleWithOperations, expression string, try func() error) (allow func()) {
 	c.t.Helper()
 	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "refuse"}}
 	policy.Spec.FailurePolicy = ptr.To(admissionv1.Fail)
-	policy.Spec.MatchConstraints = &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
-		RuleWithOperations: admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{admissionv1.Update},
-			Rule:       admissionv1.Rule{APIGroups: []string{"resource.k8s.io"}, APIVersions: []string{"*"}, Resources: []string{"resourceclaims/status"}},
-		},
-	}}}
-	policy.Spec.Validations = []admissionv1.Validation{{Expression: "!has(object.status.allocation)", Message: "not today"}}
+	policy.Spec.MatchConstraints = &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: rule}}}
+	policy.Spec.Validations = []admissionv1.Validation{{Expression: expression, Message: "not today"}}
 	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "refuse"}}
 	binding.Spec.PolicyName, binding.Spec.ValidationActions = policy.Name, []admissionv1.ValidationAction{admissionv1.Deny}
 	c.create(policy, binding)
@@ -276,21 +282,70 @@ func (c *cluster) refuseAllocations() (allow func()) {
 		_ = c.Delete(context.Background(), binding)
 		_ = c.Delete(context.Background(), policy)
 	})
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "try"}}
-	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: v1alpha1.DriverName}}}
-	c.create(claim)
 	c.eventually(func() error { // it takes a while to take effect
-		try := claim.DeepCopy()
-		try.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
-			{Request: "gpu", Driver: "example.com", Pool: "p", Device: "d"},
-		}}}
-		err := c.Status().Update(c.t.Context(), try, client.DryRunAll)
-		if err == nil || !strings.Contains(err.Error(), "not today") {
-			return fmt.Errorf("allocations are not refused yet: %w", err)
+		if err := try(); err == nil || !strings.Contains(err.Error(), "not today") {
+			return fmt.Errorf("it is not refused yet: %w", err)
 		}
 		return nil
 	})
 	return allow
+}
+
+// refuseAllocations has the API server refuse every new allocation, as long as
+// the returned function is not called.
+func (c *cluster) refuseAllocations() (allow func()) {
+	c.t.Helper()
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "try"}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: v1alpha1.DriverName}}}
+	c.create(claim)
+	return c.refuse(admissionv1.RuleWithOperations{
+		Operations: []admissionv1.OperationType{admissionv1.Update},
+		Rule:       admissionv1.Rule{APIGroups: []string{"resource.k8s.io"}, APIVersions: []string{"*"}, Resources: []string{"resourceclaims/status"}},
+	}, "!has(object.status.allocation)", func() error {
+		try := claim.DeepCopy()
+		try.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+			{Request: "gpu", Driver: "example.com", Pool: "p", Device: "d"},
+		}}}
+		return c.Status().Update(c.t.Context(), try, client.DryRunAll)
+	})
+}
+
+// refuseBindings has the API server refuse every binding.
+func (c *cluster) refuseBindings() (allow func()) {
+	c.t.Helper()
+	pod := plainPod("try", func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
+	c.create(pod)
+	return c.refuse(admissionv1.RuleWithOperations{
+		Operations: []admissionv1.OperationType{admissionv1.Create},
+		Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/binding"}},
+	}, "false", func() error {
+		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "nowhere"}}
+		return c.SubResource("binding").Create(c.t.Context(), pod, binding, &client.SubResourceCreateOptions{CreateOptions: client.CreateOptions{DryRun: []string{metav1.DryRunAll}}})
+	})
+}
+
+// What an attempt writes before it fails does not give the Pod its attempts again.
+func TestRefusedBindingsAreCounted(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(small(1))
+	spec := ladderOf("H100")
+	spec.Retry = v1alpha1.RetryPolicy{MaxAttempts: ptr.To[int32](2), InitialBackoff: &metav1.Duration{Duration: time.Second}, MaxBackoff: &metav1.Duration{Duration: time.Second}}
+	c.addPolicy("h100", spec)
+	allow := c.refuseBindings()
+	c.startScheduler()
+	c.addPod("pod", "h100")
+	said := c.condition("pod", "GaveUp")
+	assert.Contains(t, said, "failed 2 of 2 attempts")
+	for range 20 {
+		time.Sleep(200 * time.Millisecond)
+		require.Equal(t, said, conditionOf(c.pod("pod")).Message)
+	}
+	allow()
+	policy := &v1alpha1.AcceleratorPolicy{}
+	require.NoError(t, c.Get(t.Context(), clusterKey("h100"), policy))
+	policy.Spec.Retry.MaxAttempts = ptr.To[int32](4)
+	require.NoError(t, c.Update(t.Context(), policy))
+	assert.Equal(t, "h100-0000/gpu-0", c.placed("pod"))
 }
 
 // An allocation that the API server refuses is tried as often as the policy

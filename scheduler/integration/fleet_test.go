@@ -109,15 +109,18 @@ func gather(t *testing.T) map[string]float64 {
 			continue
 		}
 		for _, m := range family.GetMetric() {
-			name := family.GetName()
+			labelled := family.GetName()
+			for _, l := range m.GetLabel() {
+				labelled += "/" + l.GetValue()
+			}
 			if h := m.GetHistogram(); h != nil {
-				for _, l := range m.GetLabel() {
-					name += "/" + l.GetValue()
-				}
-				result[name] = h.GetSampleSum() / float64(max(h.GetSampleCount(), 1))
+				result[labelled] = h.GetSampleSum() / float64(max(h.GetSampleCount(), 1))
 				continue
 			}
-			result[name] += m.GetCounter().GetValue()
+			result[labelled] = m.GetCounter().GetValue()
+			if labelled != family.GetName() {
+				result[family.GetName()] += m.GetCounter().GetValue()
+			}
 		}
 	}
 	return result

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -243,6 +244,52 @@ func TestGroupReservedTwice(t *testing.T) {
 			assert.NotContains(t, e.Note, "disagree", name)
 		}
 	}
+}
+
+// A device that comes free while a group is being placed makes no difference to it:
+// with gpu-0 free the first Pod would be decided on differently the second time.
+func TestGroupKeepsToWhatWasFoundOut(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(fleet.Group{Name: "a", Nodes: 1, Board: "A100-SXM4-80GB", GPUs: 3})
+	c.addPolicy("one", ladderOf("A100"))
+	free := sync.OnceFunc(func() {
+		if _, err := c.place("holder"); err != nil {
+			t.Error(err)
+		}
+		c.remove("holder")
+		time.Sleep(time.Second) // until the scheduler has heard of it
+	})
+	c.startWithGroups("--config=" + c.configWithExtender(extender(t, func(pod, _ string) bool {
+		if pod == "job-1" {
+			free()
+		}
+		return false
+	}).URL))
+	c.addPod("holder", "one")
+	assert.Equal(t, "a-0000/gpu-0", c.placed("holder"))
+	c.addGroup("job", 2)
+	assert.Equal(t, []string{"a-0000/gpu-1", "a-0000/gpu-2"}, c.placesOf(c.addMembers("job", "one", 2)))
+	for _, name := range []string{"job-0", "job-1"} {
+		assert.Empty(t, c.events(name, "Accelerator"+outcome.ReasonPending))
+	}
+}
+
+// A Pod that replaces one of a gang after the policy was changed does not wait for a
+// tier that the policy has no more.
+func TestReplacedAfterTheTiersChanged(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(twoAndFour()...)
+	c.addPolicy("one", ladderOf("H100", "A100"))
+	c.startWithGroups()
+	c.addGroup("job", 2)
+	job := c.addMembers("job", "one", 2)
+	c.placesOf(job)
+	changed := ladderOf("A100")
+	changed.Tiers[0].Name = "other"
+	c.addRevision("one", 2, changed)
+	c.remove(job[1])
+	c.addPodOf("again", "one", 2, inGroup("job"))
+	assert.Contains(t, c.placed("again"), "a100-")
 }
 
 // A Pod of a group is not held for what is wrong with another of them, which would

@@ -244,6 +244,44 @@ func TestQuota(t *testing.T) {
 	c.placed(waits)
 }
 
+// What a tenant has counts while its slice is away, as when a kubelet starts again,
+// whether the scheduler saw it given or not.
+func TestQuotaOutlivesTheSlice(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(small(2))
+	c.addPolicy("h100", ladderOf("H100"))
+	c.create(&v1alpha1.TenantQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "team"},
+		Spec: v1alpha1.TenantQuotaSpec{
+			Namespaces: []string{namespace},
+			Models:     []v1alpha1.ModelQuota{{Model: "H100", Limit: ptr.To[int32](1)}},
+		},
+	})
+	stop := c.startScheduler()
+	c.addPod("first", "h100")
+	assert.Equal(t, "h100-0000/gpu-0", c.placed("first"))
+	require.NoError(t, c.Delete(t.Context(), c.slice("h100-0000")))
+	c.addPod("second", "h100")
+	assert.Contains(t, c.condition("second", "Pending"), "QuotaExceeded")
+	stop()
+	c.startScheduler()
+	c.addPod("third", "h100")
+	assert.Contains(t, c.condition("third", "Pending"), "QuotaExceeded")
+	c.remove("first")
+	c.eventually(func() error {
+		n := 0
+		for _, name := range []string{"second", "third"} {
+			if _, err := c.place(name); err == nil {
+				n++
+			}
+		}
+		if n != 1 {
+			return fmt.Errorf("%d have taken its place", n)
+		}
+		return nil
+	})
+}
+
 // A Pod has devices of the models that its turn is for, though the first tier's are
 // free, and waits where those are taken.
 func TestTurnForSomeModels(t *testing.T) {

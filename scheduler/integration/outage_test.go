@@ -149,7 +149,8 @@ func TestAPIServerDownAndBack(t *testing.T) {
 	way.cut()
 	c.eventually(func() error {
 		now := gather(t)
-		if failed := now["ladder_bind_failures_total"] - before["ladder_bind_failures_total"]; failed < 2 {
+		const unavailable = "ladder_bind_failures_total/" + string(v1alpha1.FailureAPIUnavailable)
+		if failed := now[unavailable] - before[unavailable]; failed < 2 {
 			return fmt.Errorf("%v attempts failed", failed)
 		}
 		if now["ladder_retries_given_up_total"] == before["ladder_retries_given_up_total"] {

@@ -177,6 +177,8 @@ func (c *Core) watchCore(h fwk.Handle) error {
 		return fmt.Errorf("watching namespaces, %w", err)
 	}
 	_, err = factory.Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { c.noteBound(nil, obj) },
+		UpdateFunc: c.noteBound,
 		DeleteFunc: func(obj any) {
 			if pod, ok := final(obj).(*corev1.Pod); ok {
 				c.gone(pod)
@@ -187,6 +189,24 @@ func (c *Core) watchCore(h fwk.Handle) error {
 		return fmt.Errorf("watching pods, %w", err)
 	}
 	return nil
+}
+
+// noteBound passes on a Pod that is bound now and says of which model its devices
+// are.
+func (c *Core) noteBound(old, obj any) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || !saysModel(pod) {
+		return
+	}
+	if before, ok := old.(*corev1.Pod); ok && saysModel(before) && before.Annotations[v1alpha1.AnnotationModel] == pod.Annotations[v1alpha1.AnnotationModel] {
+		return
+	}
+	c.mirror.Note(pod, false)
+}
+
+// saysModel says whether a Pod is bound and names the model of its devices.
+func saysModel(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && pod.Annotations[v1alpha1.AnnotationModel] != ""
 }
 
 // noteNamespace passes on a namespace whose labels matter now.
@@ -229,6 +249,20 @@ func (c *Core) gone(pod *corev1.Pod) {
 		c.groups.forget(key)
 	}
 	c.publisher.Forget(pod.UID)
+}
+
+// putPod tells the engine of a Pod that is to be decided on. One that was deleted
+// while it was tried is not told of again, so it is taken out with the next change.
+// The caller holds the lock.
+func (c *Core) putPod(pod *corev1.Pod) error {
+	if err := c.mirror.PutPod(pod); err != nil {
+		return err
+	}
+	if c.waiting.current(pod) == nil {
+		c.mirror.Note(pod, true)
+		c.extensions.forget(pod.UID)
+	}
+	return nil
 }
 
 // timed observes how long a step of a decision takes.

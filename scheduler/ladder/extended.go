@@ -63,8 +63,9 @@ type extended struct {
 	// with words that say so: there it is the device plugin that serves it.
 	byPlugin map[string]string
 	// last are those of them that are tried after all others: where a device
-	// plugin offers the very resource that the policy speaks for. trying are those
-	// that this round looks at, and tried says that such a round has been.
+	// plugin offers the very resource that the policy speaks for, or all of them
+	// where none does. trying are those that this round looks at, and tried says
+	// that such a round has been.
 	last, trying sets.Set[string]
 	tried        bool
 	// resolvable are the refused ones where preemption could help.
@@ -79,9 +80,15 @@ func policyOf(pod *corev1.Pod) string {
 }
 
 // concernsLadder says whether Ladder may have something to say about the Pod: it
-// has claims or names a policy.
+// has claims, names a policy or asks for an extended resource.
 func concernsLadder(pod *corev1.Pod) bool {
-	return len(pod.Spec.ResourceClaims) > 0 || policyOf(pod) != ""
+	return len(pod.Spec.ResourceClaims) > 0 || policyOf(pod) != "" || len(resourcesNamed(pod)) > 0
+}
+
+// answersFor says whether Ladder answers for the devices of a Pod without claims: it
+// names a policy, or has a tenant, whose limits count, or that is not known yet.
+func (p *Plugin) answersFor(pod *corev1.Pod) bool {
+	return policyOf(pod) != "" || len(resourcesNamed(pod)) > 0 && (!p.core.objects.Ready() || p.core.objects.Quota(pod.Namespace) != nil)
 }
 
 // policyForResource reads the annotation that names a policy for an extended
@@ -307,6 +314,19 @@ func shadowOf(pod *corev1.Pod, variant *v1alpha1.PolicyRevision, claim *resource
 			corev1.PodResourceClaim{Name: extendedRef, ResourceClaimName: ptr.To(claim.Name)})
 	}
 	return &shadow
+}
+
+// onlyPluginNodes are the nodes where device plugins offer all of the resources.
+func onlyPluginNodes(nodes []fwk.NodeInfo, resources []resourceAsked) sets.Set[string] {
+	var found sets.Set[string]
+	for _, r := range resources {
+		one := sets.KeySet(pluginNodes(nodes, []resourceAsked{r}))
+		if found == nil {
+			found = one
+		}
+		found = found.Intersection(one)
+	}
+	return found
 }
 
 // pluginNodes are the nodes where a device plugin offers one of the resources.

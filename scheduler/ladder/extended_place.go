@@ -173,8 +173,12 @@ func (p *Plugin) extend(s *search, resources []resourceAsked, nodes []fwk.NodeIn
 	e.claim = claimOf(s.pod, rest)
 	e.shadow = shadowOf(s.pod, e.variant, e.claim)
 	e.byPlugin, e.resolvable = pluginNodes(nodes, resources), sets.New[string]()
-	if r != nil && len(s.claims) == 0 {
-		e.last = sets.KeySet(pluginNodes(nodes, []resourceAsked{*r}))
+	switch {
+	case len(s.claims) > 0:
+	case r != nil:
+		e.last = onlyPluginNodes(nodes, []resourceAsked{*r})
+	default:
+		e.last = onlyPluginNodes(nodes, resources)
 	}
 	p.core.mu.Lock()
 	defer p.core.mu.Unlock()
@@ -337,9 +341,10 @@ func (p *Plugin) compareExtended(pod *corev1.Pod, e *extended, decided []v1alpha
 	return nil
 }
 
-// classOf is the class by which a device was asked for.
+// classOf is the class by which a device was asked for. A decision names no claim
+// where there is one alone.
 func (e *extended) classOf(d v1alpha1.DecidedDevice) string {
-	if d.Claim == extendedRef {
+	if d.Claim == extendedRef || e.class == "" {
 		return classOfRequest(e.claim, d.Request)
 	}
 	return e.class

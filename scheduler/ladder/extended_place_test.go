@@ -180,6 +180,17 @@ func TestCompareExtended(t *testing.T) {
 	d.Devices = append(decidedDevices("accelerator", "gpu-2"), decidedDevices(extendedRef, "gpu-0", "gpu-1")...)
 	d.Devices[0].Device, d.Devices[1].Device = "gpu-0", "gpu-2"
 	assert.ErrorIs(t, p.compare(s, d), ErrMismatch, "the claim has another of the devices")
+
+	// No policy speaks for the resource, and there is no other claim.
+	p.core.inFlight = view.NewInFlight()
+	inFlight = p.core.inFlight
+	alone := special("u", "gpu-0")
+	alone.Spec.Devices.Requests = policys.Spec.Devices.Requests[:1]
+	reserve(alone)
+	s.claims, s.extended.class = nil, ""
+	d.Devices = decidedDevices("", "gpu-0")
+	d.Devices[0].Request = "example.com/b"
+	require.NoError(t, p.compare(s, d))
 }
 
 func TestLeftBehind(t *testing.T) {
@@ -266,7 +277,32 @@ func TestNodesOfTheDevicePluginComeLast(t *testing.T) {
 	assert.False(t, (*extended)(nil).tries())
 }
 
-func TestPodsThatNameAPolicyAreNotBatched(t *testing.T) {
-	_, status := (&Plugin{}).SignPod(t.Context(), resourcePod(1, withAnnotation("p")))
+// Of several resources all must be a device plugin's where no policy speaks for one.
+func TestNodesOfDevicePluginsAlone(t *testing.T) {
+	var nodes []fwk.NodeInfo
+	for name, offered := range map[string][]corev1.ResourceName{"none": nil, "one": {gpuName}, "other": {"example.com/l4"}, "both": {gpuName, "example.com/l4"}} {
+		obj := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{}}}
+		for _, r := range offered {
+			obj.Status.Allocatable[r] = *resource.NewQuantity(1, resource.DecimalSI)
+		}
+		info := framework.NewNodeInfo()
+		info.SetNode(obj)
+		nodes = append(nodes, info)
+	}
+	assert.Equal(t, sets.New("one", "both"), onlyPluginNodes(nodes, []resourceAsked{{name: gpuName}}))
+	assert.Equal(t, sets.New("both"), onlyPluginNodes(nodes, []resourceAsked{{name: gpuName}, {name: "example.com/l4"}}))
+}
+
+// Who may be told something by Ladder is tried by itself: who names a policy, and who
+// asks for devices and has a tenant.
+func TestPodsThatAreNotBatched(t *testing.T) {
+	objects := &objectsStub{}
+	p := &Plugin{core: &Core{objects: objects}}
+	_, status := p.SignPod(t.Context(), resourcePod(1, withAnnotation("p")))
 	assert.True(t, status.IsRejected())
+	assert.False(t, p.answersFor(resourcePod(1)))
+	objects.quota = &v1alpha1.TenantQuota{}
+	_, status = p.SignPod(t.Context(), resourcePod(1))
+	assert.True(t, status.IsRejected())
+	assert.False(t, p.answersFor(testPod()))
 }

@@ -170,7 +170,7 @@ func TestWhoConcernsLadder(t *testing.T) {
 		concerns, byResource bool
 	}{
 		"neither":                  {testPod(), false, false},
-		"a resource without":       {resourcePod(1), false, false},
+		"a resource without":       {resourcePod(1), true, false},
 		"claims":                   {resourcePod(0, withClaim("x", "t")), true, false},
 		"a resource with a policy": {resourcePod(1, withAnnotation("p")), true, true},
 		"and a claim for it":       {resourcePod(1, withLabel("p"), withClaim("accelerator", "p-1")), true, false},

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -116,15 +117,34 @@ func (p *Plugin) gone(h *hold) bool {
 	return err == nil && slices.ContainsFunc(h.pools.UnsortedList(), func(key view.PoolKey) bool { return len(pools[key]) == 0 })
 }
 
-// sameClaims says whether the Pod's claims are as they were decided on.
+// sameClaims says whether the Pod's claims are as they were decided on, but for what
+// trying the Pod has written.
 func (p *Plugin) sameClaims(s *search) bool {
 	for _, pc := range s.claims {
 		current, err := p.dra.ResourceClaims().Get(pc.claim.Namespace, pc.claim.Name)
-		if err != nil || current.UID != pc.claim.UID || current.ResourceVersion != pc.claim.ResourceVersion {
+		if err != nil || current.UID != pc.claim.UID || !sameButTried(pc.claim, current, s) {
 			return false
 		}
 	}
 	return true
+}
+
+// sameButTried says whether two versions of a claim differ at most in the Pod's
+// own reservation, and in the allocation that was reserved for it.
+func sameButTried(before, after *resourceapi.ResourceClaim, s *search) bool {
+	if before.Status.Allocation == nil && after.Status.Allocation != nil && s.reserved != nil &&
+		!slices.ContainsFunc(results(after), func(r resourceapi.DeviceRequestAllocationResult) bool { return !s.reserved.has(r) }) {
+		after = after.DeepCopy()
+		after.Status.Allocation = nil
+	}
+	return sameButOwn(before, after, s.pod.UID)
+}
+
+// has says whether the device is among those that were reserved.
+func (r *reservation) has(result resourceapi.DeviceRequestAllocationResult) bool {
+	return slices.ContainsFunc(r.devices, func(d reservedDevice) bool {
+		return d.pool == view.PoolKey{Driver: result.Driver, Pool: result.Pool} && d.device.Name == result.Device
+	})
 }
 
 // limits are the bounds of the policy that a decision was made with.

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
@@ -201,7 +202,15 @@ func TestFatalFailure(t *testing.T) {
 func TestFailureThatIsOverAlready(t *testing.T) {
 	f := newFailing(t, v1alpha1.RetryPolicy{MaxAttempts: ptr.To[int32](1)})
 	for name, change := range map[string]func(){
-		"claim":   func() { f.claims.claim = f.claims.claim.DeepCopy(); f.claims.claim.ResourceVersion += "0" },
+		"claim": func() {
+			f.claims.claim = f.claims.claim.DeepCopy()
+			f.claims.claim.Status.ReservedFor = append(f.claims.claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{UID: "another"})
+		},
+		"reserved for the Pod": func() {
+			f.claims.claim = f.claims.claim.DeepCopy()
+			f.claims.claim.ResourceVersion += "0"
+			f.claims.claim.Status.ReservedFor = append(f.claims.claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{UID: f.pod.UID})
+		},
 		"policy":  func() { f.wake(func(*corev1.Pod) bool { return false }) },
 		"nothing": func() {},
 	} {
@@ -209,7 +218,7 @@ func TestFailureThatIsOverAlready(t *testing.T) {
 			f.fail(v1alpha1.FailureBindConflict)
 			change()
 			require.NotEmpty(t, f.held(f.pod, f.queue))
-			if name == "nothing" {
+			if name == "nothing" || name == "reserved for the Pod" {
 				f.asleep()
 			} else {
 				f.woken("ns/p")
@@ -220,6 +229,38 @@ func TestFailureThatIsOverAlready(t *testing.T) {
 	f.claims.claim = nil
 	require.NotEmpty(t, f.held(f.pod, f.queue))
 	f.woken("ns/p")
+}
+
+// What an attempt itself wrote is no change of the claim, and what anybody else did
+// is one.
+func TestWhatTryingWrites(t *testing.T) {
+	allocated := func(device string, pods ...types.UID) *resourceapi.ResourceClaim {
+		c := &resourceapi.ResourceClaim{}
+		c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+			{Driver: poolKey.Driver, Pool: poolKey.Pool, Device: device},
+		}}}
+		for _, uid := range pods {
+			c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{UID: uid})
+		}
+		return c
+	}
+	s := &search{pod: testPod(), reserved: &reservation{devices: []reservedDevice{{pool: poolKey, device: resourceapi.Device{Name: "gpu-0"}}}}}
+	free := &resourceapi.ResourceClaim{}
+	for name, test := range map[string]struct {
+		before, after *resourceapi.ResourceClaim
+		same          bool
+	}{
+		"nothing":               {free, free, true},
+		"all of it":             {free, allocated("gpu-0", "u"), true},
+		"the reservation went":  {free, allocated("gpu-0"), true},
+		"it was there before":   {allocated("gpu-0"), allocated("gpu-0", "u"), true},
+		"another device":        {free, allocated("gpu-1"), false},
+		"another Pod":           {free, allocated("gpu-0", "u", "v"), false},
+		"the devices went":      {allocated("gpu-0"), free, false},
+		"other devices instead": {allocated("gpu-0"), allocated("gpu-1"), false},
+	} {
+		assert.Equal(t, test.same, sameButTried(test.before, test.after, s), name)
+	}
 }
 
 // While the API server is away nothing is tried beyond the attempts; when it
@@ -300,6 +341,10 @@ func TestWhatEndsAHold(t *testing.T) {
 	changedElsewhere.Spec.Devices = other.Spec.Devices
 	node, ready := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	own := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+	allocated := own.DeepCopy()
+	allocated.Status.Allocation = &resourceapi.AllocationResult{}
+	tried := allocated.DeepCopy()
+	tried.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", UID: testPod().UID}}
 	foreign := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d"}}
 	pod := testPod()
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "r", ResourceClaimName: ptr.To("c")}}
@@ -325,7 +370,8 @@ func TestWhatEndsAHold(t *testing.T) {
 		{"node gone", node, nil},
 		{"other node gone", ready, nil},
 		{"class", nil, &resourceapi.DeviceClass{}},
-		{"own claim", own, own},
+		{"own claim", own, allocated},
+		{"own claim as tried", own, tried},
 		{"other claim", foreign, foreign},
 		{"other claim gone", foreign, nil},
 		{"own Pod", pod, pod},

@@ -170,7 +170,7 @@ func (p *Plugin) tierOfGroup(s *search, key groupKey) (*decide.GroupTier, error)
 	waiting, placed := slices.Collect(maps.Values(members.UnscheduledPods())), members.ScheduledPods()
 	q := groupQuery(s, key, waiting, len(placed), int(gang.MinCount))
 	for _, pod := range q.pods {
-		if err := p.core.mirror.PutPod(pod); err != nil {
+		if err := p.core.putPod(pod); err != nil {
 			return nil, err
 		}
 	}
@@ -217,12 +217,12 @@ func groupQuery(s *search, key groupKey, waiting []*corev1.Pod, placed, needed i
 	return q
 }
 
-// tierOfPlaced returns the tier of those of the group's Pods that have devices;
-// "" where none has.
+// tierOfPlaced returns the tier of those of the group's Pods with this key that
+// have devices; "" where none has.
 func (p *Plugin) tierOfPlaced(key groupKey, placed []*corev1.Pod) string {
 	slices.SortFunc(placed, func(a, b *corev1.Pod) int { return placeOfPod(a).compare(placeOfPod(b)) })
 	for _, pod := range placed {
-		if k, ok := groupKeyOf(pod); !ok || k.policy != key.policy {
+		if k, ok := groupKeyOf(pod); !ok || k != key {
 			continue
 		}
 		for i := range pod.Spec.ResourceClaims {

@@ -33,6 +33,7 @@ func (p *Plugin) EventsToRegister(ctx context.Context) ([]fwk.ClusterEventWithHi
 			QueueingHintFn: p.core.waiting.afterNodeHealth,
 		},
 		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Delete}, QueueingHintFn: p.core.waiting.afterGone},
+		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.DeviceClass, ActionType: fwk.Delete}, QueueingHintFn: p.core.waiting.afterClass},
 		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.ResourceSlice, ActionType: fwk.Delete}, QueueingHintFn: p.core.waiting.afterGone},
 	), nil
 }
@@ -79,6 +80,17 @@ func (w *waiting) afterNodeHealth(_ klog.Logger, pod *corev1.Pod, _, current any
 		return fwk.QueueSkip, nil
 	}
 	return w.wakeHeld(pod, func(p *parkedPod) bool { return p.mindsNode(causeHealth, node.Name) })
+}
+
+// afterClass wakes Pods when a class is gone: what they ask for by a resource may
+// be a device plugin's now.
+func (w *waiting) afterClass(_ klog.Logger, pod *corev1.Pod, _, _ any) (fwk.QueueingHint, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.parked[pod.UID]; p != nil && p.minds(causeClasses) {
+		w.due(pod.UID)
+	}
+	return fwk.QueueSkip, nil
 }
 
 // afterGone wakes the Pods that are held because of a node or a pool, when it is
@@ -133,7 +145,9 @@ func (p *parkedPod) concerned(old, current any) bool {
 		return p.minds(causeClasses)
 	case *resourceapi.ResourceClaim:
 		if uses(p.pod, o) {
-			return p.minds(causeOwn)
+			before, _ := old.(*resourceapi.ResourceClaim)
+			after, _ := current.(*resourceapi.ResourceClaim)
+			return p.minds(causeOwn) && !p.wrote(before, after)
 		}
 		return p.minds(causeOthers)
 	case *corev1.Pod:

@@ -1,10 +1,12 @@
 package ladder
 
 import (
+	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
@@ -122,6 +124,25 @@ func (p *parkedPod) mindsSlice(old, current *resourceapi.ResourceSlice) bool {
 		return false
 	}
 	return !p.hold.healthAside || old == nil || !sameButTaints(old, current)
+}
+
+// wrote says whether a change of a claim is only what the scheduler itself writes
+// when it tries the Pod: the reservation for it, with the allocation or without.
+// That changes nothing for a Pod that is held.
+func (p *parkedPod) wrote(before, after *resourceapi.ResourceClaim) bool {
+	return p.hold != nil && before != nil && after != nil && sameButOwn(before, after, p.pod.UID)
+}
+
+// sameButOwn says whether two versions of a claim differ at most in the Pod's own
+// reservation, and in an allocation that came with it.
+func sameButOwn(before, after *resourceapi.ResourceClaim, pod types.UID) bool {
+	left, right := before.Status.DeepCopy(), after.Status.DeepCopy()
+	own := func(r resourceapi.ResourceClaimConsumerReference) bool { return r.UID == pod }
+	if left.Allocation == nil && slices.ContainsFunc(right.ReservedFor, own) {
+		right.Allocation = nil
+	}
+	left.ReservedFor, right.ReservedFor = slices.DeleteFunc(left.ReservedFor, own), slices.DeleteFunc(right.ReservedFor, own)
+	return apiequality.Semantic.DeepEqual(left, right)
 }
 
 func poolOfSlice(s *resourceapi.ResourceSlice) view.PoolKey {

@@ -95,17 +95,23 @@ func (c *Core) Attach(sched *scheduler.Scheduler) {
 		}
 	}
 	c.parks = true
-	sched.SchedulingQueue = &front{SchedulingQueue: sched.SchedulingQueue, waiting: c.waiting}
+	c.mirror.TellOfSlices()
+	sched.SchedulingQueue = &front{SchedulingQueue: sched.SchedulingQueue, waiting: c.waiting, slices: c.mirror.NoteSlices}
 }
 
 // front stands before the scheduling queue.
 type front struct {
 	internalqueue.SchedulingQueue
 	waiting *waiting
+	// slices is called when a slice, or a rule that taints devices, changed.
+	slices func()
 }
 
 // MoveAllToActiveOrBackoffQueue implements internalqueue.SchedulingQueue.
 func (f *front) MoveAllToActiveOrBackoffQueue(logger klog.Logger, event fwk.ClusterEvent, old, current any, check internalqueue.PreEnqueueCheck) {
+	if event.Resource == fwk.ResourceSlice {
+		f.slices()
+	}
 	f.SchedulingQueue.MoveAllToActiveOrBackoffQueue(logger, event, old, current, check)
 	f.waiting.observe(event, old, current)
 }
@@ -144,6 +150,10 @@ func (w *waiting) parkFirmly(pod *corev1.Pod) bool {
 		return false
 	}
 	p.since = w.clock.Now()
+	// What changed until now nobody was told of.
+	if current := w.current(pod); current != nil && !sameAnnotations(p.pod, current) && p.minds(causeOwn) {
+		w.due(pod.UID)
+	}
 	return true
 }
 
@@ -226,9 +236,6 @@ func concernOfOthers(event fwk.ClusterEvent, old, current, changed any) func(*pa
 		before, _ := old.(*resourceapi.ResourceSlice)
 		return func(p *parkedPod) bool { return p.mindsSlice(before, o) }
 	case *resourceapi.DeviceClass:
-		if current == nil {
-			return nil
-		}
 		return func(p *parkedPod) bool { return p.minds(causeClasses) }
 	case *corev1.Node:
 		return concernOfNode(event.ActionType, o.Name)
@@ -265,9 +272,9 @@ func concernOfNode(action fwk.ActionType, name string) func(*parkedPod) bool {
 // nothing is known of one that is gone.
 func concernOfClaim(old, current any, claim *resourceapi.ResourceClaim) concerned {
 	before, known := old.(*resourceapi.ResourceClaim)
+	after, _ := current.(*resourceapi.ResourceClaim)
 	freed := old != nil && !known // what it held is not known
 	if known {
-		after, _ := current.(*resourceapi.ResourceClaim)
 		freed = before.Status.Allocation != nil && (after == nil || after.Status.Allocation == nil)
 		if !freed && (after == nil || apiequality.Semantic.DeepEqual(&before.Status, &after.Status)) {
 			return concerned{}
@@ -278,7 +285,7 @@ func concernOfClaim(old, current any, claim *resourceapi.ResourceClaim) concerne
 	}
 	name := nameOfClaim(claim)
 	if !freed {
-		return concerned{of: name, concerns: func(p *parkedPod) bool { return p.minds(causeOwn) }}
+		return concerned{of: name, concerns: func(p *parkedPod) bool { return p.minds(causeOwn) && !p.wrote(before, after) }}
 	}
 	return concerned{concerns: func(p *parkedPod) bool {
 		if slices.Contains(p.claims, name) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -40,6 +41,12 @@ func changesAround() []change {
 	elsewhere := slice.DeepCopy()
 	elsewhere.Spec.Pool.Name = "q"
 	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+	reserved := func(c *resourceapi.ResourceClaim, pods ...types.UID) *resourceapi.ResourceClaim {
+		for _, uid := range pods {
+			c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", UID: uid})
+		}
+		return c
+	}
 	claim := func(name string, held bool) *resourceapi.ResourceClaim {
 		c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 		if held {
@@ -72,6 +79,9 @@ func changesAround() []change {
 		{"own claim new", on(fwk.ResourceClaim, fwk.Add), nil, claim("c", false)},
 		{"own claim same status", on(fwk.ResourceClaim, fwk.Update), claim("c", false), claim("c", false)},
 		{"own claim allocated", on(fwk.ResourceClaim, fwk.Update), claim("c", false), claim("c", true)},
+		{"own claim tried", on(fwk.ResourceClaim, fwk.Update), claim("c", false), reserved(claim("c", true), "u")},
+		{"own claim given up", on(fwk.ResourceClaim, fwk.Update), reserved(claim("c", true), "u"), claim("c", true)},
+		{"own claim left by another", on(fwk.ResourceClaim, fwk.Update), reserved(claim("c", true), "u", "v"), reserved(claim("c", true), "u")},
 		{"own claim gone", on(fwk.ResourceClaim, fwk.Delete), claim("c", false), nil},
 		{"other claim new", on(fwk.ResourceClaim, fwk.Add), nil, claim("d", false)},
 		{"other claim allocated", on(fwk.ResourceClaim, fwk.Update), claim("d", false), claim("d", true)},
@@ -98,16 +108,17 @@ func podWithClaim() *corev1.Pod {
 func TestWhatWakesAParkedPod(t *testing.T) {
 	devices := []reservedDevice{{pool: poolKey}}
 	freed := []string{"other claim freed", "other claim gone, held", "other claim gone, state unknown", "Pod with claims gone", "Pod with an extended resource gone"}
-	own := []string{"own claim new", "own claim allocated", "some claim gone, nothing known"}
-	placed := []string{"slice new", "slice changed", "slice elsewhere", "node new", "node labels", "class new"}
+	own := []string{"own claim new", "own claim allocated", "own claim left by another", "some claim gone, nothing known"}
+	tried := []string{"own claim tried", "own claim given up"}
+	placed := []string{"slice new", "slice changed", "slice elsewhere", "node new", "node labels", "class new", "class gone"}
 	gaveUp := slices.Concat([]string{"slice new", "slice elsewhere", "node new"}, own, freed)
 	for name, test := range map[string]struct {
 		hold *hold
 		want []string
 	}{
-		"waits for devices": {nil, slices.Concat(placed, []string{"slice tainted"}, own, freed)},
+		"waits for devices": {nil, slices.Concat(placed, []string{"slice tainted"}, own, tried, freed)},
 		"Unsatisfiable":     {holdOf(v1alpha1.FailureUnsatisfiable), slices.Concat(placed, own)},
-		"PolicyInvalid":     {holdOf(v1alpha1.FailurePolicyInvalid), slices.Concat([]string{"class new"}, own)},
+		"PolicyInvalid":     {holdOf(v1alpha1.FailurePolicyInvalid), slices.Concat([]string{"class new", "class gone"}, own)},
 		"ClaimGone":         {holdOf(v1alpha1.FailureClaimGone), own},
 		"StaleSlice":        {holdForGood(v1alpha1.FailureStaleSlice, devices, "n"), slices.Concat([]string{"slice tainted", "slice changed", "slice gone"}, gaveUp)},
 		"NodeLost":          {holdForGood(v1alpha1.FailureNodeLost, devices, "n"), slices.Concat([]string{"node labels", "node taints", "node gone"}, gaveUp)},
@@ -188,7 +199,7 @@ func registered(r *rig) []fwk.ClusterEventWithHint {
 			return fwk.Queue, nil
 		case after == nil, !uses(pod, after):
 			return fwk.QueueSkip, nil
-		case before == nil || held != (after.Status.Allocation != nil):
+		case before == nil || !apiequality.Semantic.DeepEqual(before.Status, after.Status):
 			return fwk.Queue, nil
 		}
 		return fwk.QueueSkip, nil
@@ -202,6 +213,7 @@ func registered(r *rig) []fwk.ClusterEventWithHint {
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.UpdateNodeTaint | fwk.UpdateNodeCondition}, QueueingHintFn: r.afterNodeHealth},
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Delete}, QueueingHintFn: r.afterGone},
 		{Event: fwk.ClusterEvent{Resource: fwk.ResourceSlice, ActionType: fwk.Delete}, QueueingHintFn: r.afterGone},
+		{Event: fwk.ClusterEvent{Resource: fwk.DeviceClass, ActionType: fwk.Delete}, QueueingHintFn: r.afterClass},
 	}
 }
 
@@ -262,7 +274,7 @@ func TestWhoIsParked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, test.pod)
 			back := &backQueue{err: test.err}
-			f := &front{SchedulingQueue: back, waiting: r.waiting}
+			f := &front{SchedulingQueue: back, waiting: r.waiting, slices: func() {}}
 			if test.parked {
 				r.park(test.pod, r.queue, noTime, nil, sight{})
 			}
@@ -302,7 +314,7 @@ func TestParkAtPreEnqueue(t *testing.T) {
 	assert.False(t, keeps())
 	core.parks = true
 
-	f := &front{SchedulingQueue: &backQueue{}, waiting: r.waiting}
+	f := &front{SchedulingQueue: &backQueue{}, waiting: r.waiting, slices: func() {}}
 	gone := podWithClaim()
 	gone.UID = "gone"
 	f.MoveAllToActiveOrBackoffQueue(klog.Background(), framework.EventAssignedPodDelete, gone, nil, nil)
@@ -348,7 +360,7 @@ func TestParkedPodsAreKnownByTheirClaims(t *testing.T) {
 func TestFailedBindingWakesOthersOnly(t *testing.T) {
 	pod := podWithClaim()
 	r := newRig(t, pod)
-	f := &front{SchedulingQueue: &backQueue{}, waiting: r.waiting}
+	f := &front{SchedulingQueue: &backQueue{}, waiting: r.waiting, slices: func() {}}
 	left := fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}
 	r.park(pod, r.queue, noTime, holdForGood(v1alpha1.FailureBindConflict, nil, "n"), sight{})
 	f.MoveAllToActiveOrBackoffQueue(klog.Background(), left, pod, nil, func(other *corev1.Pod) bool { return other.UID != pod.UID })
@@ -362,4 +374,23 @@ func TestFailedBindingWakesOthersOnly(t *testing.T) {
 	other.UID = "other"
 	f.MoveAllToActiveOrBackoffQueue(klog.Background(), left, other, nil, nil)
 	assert.True(t, r.sweep.due.Has(pod.UID))
+}
+
+// The Mirror hears of each change of a slice before a Pod is woken by it.
+func TestChangesOfSlicesAreTold(t *testing.T) {
+	r := newRig(t)
+	back, told := &backQueue{}, []int{}
+	f := &front{SchedulingQueue: back, waiting: r.waiting}
+	f.slices = func() { told = append(told, len(back.did)) }
+	for _, c := range changesAround() {
+		f.MoveAllToActiveOrBackoffQueue(klog.Background(), c.event, c.old, c.now, nil)
+	}
+	var want []int
+	for i, c := range changesAround() {
+		if c.event.Resource == fwk.ResourceSlice {
+			want = append(want, i)
+		}
+	}
+	assert.Equal(t, want, told)
+	assert.Len(t, want, 5)
 }

@@ -117,8 +117,8 @@ func sameAnnotations(a, b *corev1.Pod) bool {
 // SignPod implements fwk.SignPlugin: what was found for one Pod is not reused for
 // another that looks the same where Ladder may have something to say about it.
 func (p *Plugin) SignPod(ctx context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if policyOf(pod) != "" {
-		return nil, fwk.NewStatus(fwk.Unschedulable, "the Pod names a policy")
+	if p.answersFor(pod) {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "the Pod names a policy, or its tenant has limits")
 	}
 	return p.DynamicResources.SignPod(ctx, pod)
 }

@@ -27,15 +27,16 @@ import (
 // PreFilter implements fwk.PreFilterPlugin: it finds the part of the order that
 // this round looks at.
 //
-// A Pod without claims costs nothing here, unless it follows a policy by an
-// extended resource. One with a claim that is not there or is about to be
+// A Pod without claims costs nothing here, unless it asks for an extended resource
+// and follows a policy or has a tenant. One with a claim that is not there or is about to be
 // allocated is the embedded plugin's business, and so is one whose claims are
 // all allocated already, unless Ladder has to answer for it: because of its
 // policy, or because it has told something about it before.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	claims, toDecide, none := p.claimsToDecide(pod)
 	resources := p.askedByResource(pod)
-	toDecide = toDecide || len(resources) > 0 && none && policyOf(pod) != ""
+	answers := none && p.answersFor(pod)
+	toDecide = toDecide || len(resources) > 0 && answers
 	if !toDecide {
 		searchOf(state).abandon()
 		if shared := p.sharedAndPending(state, pod, resources); shared != "" {
@@ -51,7 +52,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 			return nil, p.park(pod, o, noTime, holdOf(v1alpha1.FailurePolicyInvalid), sight{changes: p.core.waiting.version()})
 		}
 		result, status := p.DynamicResources.PreFilter(ctx, state, pod, nodes)
-		if none && policyOf(pod) != "" && status.IsSuccess() {
+		if answers && status.IsSuccess() {
 			return nil, fwk.NewStatus(fwk.Unschedulable, "a DeviceClass has come to serve what the Pod asks for")
 		}
 		return result, status
@@ -172,7 +173,7 @@ func (p *Plugin) nextPart(state fwk.CycleState, s *search, nodes []fwk.NodeInfo)
 		if err := c.mirror.Sync(nodes, p.dra); err != nil {
 			return err
 		}
-		return c.mirror.PutPod(s.asked())
+		return c.putPod(s.asked())
 	})
 	if err != nil {
 		return err

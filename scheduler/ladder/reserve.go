@@ -33,38 +33,60 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 	if s.extended.tries() {
 		return p.reserveLast(ctx, state, pod, nodeName)
 	}
+	if s.reserved != nil {
+		return p.reserveAgain(ctx, state, s, nodeName)
+	}
 	q, err := p.queryFor(ctx, state, s, nodeName)
 	if err != nil {
-		return p.mismatch(ctx, pod, "node", err)
+		return p.mismatch(ctx, s, "node", err)
 	}
 	d, err := p.record(s, q, nodeName)
-	if err != nil && s.reserved != nil {
-		return p.failed(s, s.reserved.decision, &BindError{v1alpha1.FailureBindConflict, err})
-	}
 	if err != nil {
-		return p.mismatch(ctx, pod, "node", err)
+		return p.mismatch(ctx, s, "node", err)
 	}
-	if status := p.DynamicResources.Reserve(ctx, state, pod, nodeName); !status.IsSuccess() {
-		return p.failed(s, d, &BindError{v1alpha1.FailureBindConflict, status.AsError()})
+	if status := p.allocate(ctx, state, s, d); !status.IsSuccess() {
+		return status
 	}
-	if err := p.compare(s, d); err != nil {
-		p.mismatch(ctx, pod, "devices", err)
-		return p.failed(s, d, &BindError{v1alpha1.FailureBindConflict, err})
-	}
-	reserved, err := p.reserve(s, q, d, nodeName)
+	reserved, err := p.reservation(s, d)
 	if err != nil {
 		return p.failed(s, d, err)
 	}
 	s.reserved = reserved
-	p.core.waiting.drop(pod.UID)
+	return p.charge(s, d)
+}
+
+// reserveAgain is Reserve for a Pod of a group for the second time: to find out
+// whether the group fits all was reserved, and given back. What was decided then
+// holds, whatever has changed since. A Pod that now went elsewhere would be left
+// out, and the others bound without it; and PreBind looks at all that each decision
+// rested on.
+func (p *Plugin) reserveAgain(ctx context.Context, state fwk.CycleState, s *search, nodeName string) *fwk.Status {
+	d := s.reserved.decision
+	if d.Node != nodeName {
+		return p.mismatch(ctx, s, "node", fmt.Errorf("%w: the Pod was decided on for node %s, and is now to go to %s", ErrMismatch, d.Node, nodeName))
+	}
+	if status := p.allocate(ctx, state, s, d); !status.IsSuccess() {
+		return status
+	}
+	p.core.mu.Lock()
+	p.core.mirror.TakeBack()
+	p.core.mu.Unlock()
+	return p.charge(s, d)
+}
+
+// allocate has the embedded plugin allocate, and checks that it is what was decided.
+func (p *Plugin) allocate(ctx context.Context, state fwk.CycleState, s *search, d *decide.Decision) *fwk.Status {
+	if status := p.DynamicResources.Reserve(ctx, state, s.pod, d.Node); !status.IsSuccess() {
+		return p.failed(s, d, &BindError{v1alpha1.FailureBindConflict, status.AsError()})
+	}
+	if err := p.compare(s, d); err != nil {
+		return p.mismatch(ctx, s, "devices", err)
+	}
 	return nil
 }
 
 // queryFor is the question to which the chosen node is the answer.
 func (p *Plugin) queryFor(ctx context.Context, state fwk.CycleState, s *search, nodeName string) (decide.Query, error) {
-	if s.reserved != nil {
-		return s.reserved.query, p.reserveAgain()
-	}
 	rank, ok := s.rank[nodeName]
 	if !ok {
 		return decide.Query{}, fmt.Errorf("%w: node %s was not in the order", ErrMismatch, nodeName)
@@ -82,19 +104,6 @@ func (p *Plugin) queryFor(ctx context.Context, state fwk.CycleState, s *search, 
 		q.NodeRejections = nil
 	}
 	return q, nil
-}
-
-// reserveAgain brings the engine up to date for the second time that a Pod of a
-// group is reserved for: what was reserved the first time has been given back,
-// for it and for those after it. What other plugins said then still counts.
-func (p *Plugin) reserveAgain() error {
-	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
-	if err != nil {
-		return fmt.Errorf("listing nodes, %w", err)
-	}
-	p.core.mu.Lock()
-	defer p.core.mu.Unlock()
-	return p.core.mirror.Sync(nodes, p.dra)
 }
 
 // record builds the decision for the chosen node.
@@ -192,13 +201,25 @@ func sortDevices(devices []device) {
 	})
 }
 
-// reserve charges the decision and notes the versions that PreBind checks.
-func (p *Plugin) reserve(s *search, q decide.Query, d *decide.Decision, nodeName string) (*reservation, error) {
-	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(nodeName)
+// charge charges the decision for the Pod.
+func (p *Plugin) charge(s *search, d *decide.Decision) *fwk.Status {
+	p.core.mu.Lock()
+	err := p.core.engine.Assume(d, true)
+	p.core.mu.Unlock()
 	if err != nil {
-		return nil, fmt.Errorf("reserving on node %s, %w", nodeName, err)
+		return p.failed(s, d, fmt.Errorf("charging the decision, %w", err))
 	}
-	r := &reservation{query: q, decision: d, quota: versionOf(p.core.objects.Quota(s.pod.Namespace)), node: info.Node()}
+	p.core.waiting.drop(s.pod.UID)
+	return nil
+}
+
+// reservation notes the versions that PreBind checks.
+func (p *Plugin) reservation(s *search, d *decide.Decision) (*reservation, error) {
+	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(d.Node)
+	if err != nil {
+		return nil, fmt.Errorf("reserving on node %s, %w", d.Node, err)
+	}
+	r := &reservation{decision: d, quota: versionOf(p.core.objects.Quota(s.pod.Namespace)), node: info.Node()}
 	allocated := p.allocatedTo(s)
 	for _, decided := range d.Devices {
 		key := view.PoolKey{Driver: decided.Driver, Pool: decided.Pool}
@@ -209,11 +230,6 @@ func (p *Plugin) reserve(s *search, q decide.Query, d *decide.Decision, nodeName
 		result := allocated[found.key()]
 		found.tolerations, found.shared = result.Tolerations, forSeveral(result)
 		r.devices = append(r.devices, found)
-	}
-	p.core.mu.Lock()
-	defer p.core.mu.Unlock()
-	if err := p.core.engine.Assume(d, true); err != nil {
-		return nil, fmt.Errorf("charging the decision, %w", err)
 	}
 	return r, nil
 }
@@ -243,13 +259,19 @@ func (p *Plugin) allocatedTo(s *search) map[string]resourceapi.DeviceRequestAllo
 	return byDevice
 }
 
-// mismatch counts and logs a disagreement and refuses the attempt.
-func (p *Plugin) mismatch(ctx context.Context, pod *corev1.Pod, kind string, err error) *fwk.Status {
-	if errors.Is(err, ErrMismatch) {
-		metrics.Mismatches.WithLabelValues(kind).Inc()
-		klog.FromContext(ctx).Error(err, "Decision refused; please report this as a bug", "pod", klog.KObj(pod))
+// mismatch counts and logs a disagreement and refuses the attempt, which counts as
+// any other that failed: were it a bug, the Pod would be tried without end.
+func (p *Plugin) mismatch(ctx context.Context, s *search, kind string, err error) *fwk.Status {
+	if !errors.Is(err, ErrMismatch) {
+		return fwk.AsStatus(err)
 	}
-	return fwk.AsStatus(err)
+	metrics.Mismatches.WithLabelValues(kind).Inc()
+	klog.FromContext(ctx).Error(err, "Decision refused; please report this as a bug", "pod", klog.KObj(s.pod))
+	d, other := p.decide(s, s.query())
+	if other != nil {
+		return fwk.AsStatus(errors.Join(err, other))
+	}
+	return p.failed(s, d, &BindError{v1alpha1.FailureBindConflict, err})
 }
 
 // Unreserve implements fwk.ReservePlugin.

@@ -86,7 +86,6 @@ type podClaim struct {
 
 // reservation is what Reserve promised, kept for PreBind.
 type reservation struct {
-	query    decide.Query
 	decision *decide.Decision
 	devices  []reservedDevice
 	node     *corev1.Node
@@ -125,10 +124,11 @@ func searchOf(state fwk.CycleState) *search {
 // this attempt, or the one that the last attempt left.
 func begin(state fwk.CycleState, pod *corev1.Pod, now time.Time, left *search) *search {
 	if s := searchOf(state); s != nil && s.pod.UID == pod.UID {
+		s.reserved = nil
 		return s
 	}
 	if left != nil {
-		left.pod, left.now, left.plan = pod, now, nil
+		left.pod, left.now, left.plan, left.reserved = pod, now, nil, nil
 		left.attempt++
 		state.Write(searchKey, left)
 		return left

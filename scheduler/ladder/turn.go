@@ -1,6 +1,7 @@
 package ladder
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -49,14 +50,16 @@ type kind struct {
 }
 
 func kindOf(pod *corev1.Pod) kind {
+	policy := pod.Labels[v1alpha1.LabelPolicy]
+	made := revisionOfClaim(pod, policy)
 	k := kind{
 		namespace: pod.Namespace,
-		policy:    pod.Labels[v1alpha1.LabelPolicy],
-		revision:  pod.Labels[v1alpha1.LabelPolicyRevision],
+		policy:    policy,
+		revision:  cmp.Or(pod.Labels[v1alpha1.LabelPolicyRevision], made),
 		turn:      pod.Annotations[v1alpha1.AnnotationTurnModels],
 		claims:    len(pod.Spec.ResourceClaims),
 	}
-	if k.policy == "" || k.claims != 1 {
+	if k.policy == "" || k.claims != 1 || made == "" {
 		k.alone = pod.UID
 	}
 	return k

@@ -32,6 +32,12 @@ func inOrder(n int) []*corev1.Pod {
 	return pods
 }
 
+// follow has the Pod follow a policy, by a claim from a template.
+func follow(pod *corev1.Pod, policy, template string) {
+	pod.Labels = map[string]string{v1alpha1.LabelPolicy: policy}
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: v1alpha1.ClaimRefName, ResourceClaimTemplateName: ptr.To(template)}}
+}
+
 func (r *rig) toldNo(pod *corev1.Pod, gains uint64) {
 	r.park(pod, r.queue, noTime, nil, sight{gains: gains})
 }
@@ -146,13 +152,12 @@ func (a *asked) Candidates(q decide.Query) (iter.Seq[decide.Candidate], error) {
 
 func TestTheEngineIsAskedAboutThoseAhead(t *testing.T) {
 	pods := inOrder(6)
-	pods[2].Labels = map[string]string{v1alpha1.LabelPolicy: "other"}
 	for i, p := range pods {
 		if i != 2 {
-			p.Labels = map[string]string{v1alpha1.LabelPolicy: "one"}
+			follow(p, "one", "one-1")
 		}
-		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "accelerator"}}
 	}
+	follow(pods[2], "other", "other-1")
 	pods[3].CreationTimestamp = metav1.NewTime(time.Unix(400, 0)) // has waited longer than the others
 	pods[3].Spec.Priority = ptr.To[int32](-1)
 	r := newRig(t, pods...)
@@ -186,8 +191,7 @@ func TestTheEngineIsAskedAboutThoseAhead(t *testing.T) {
 func TestTurnsForOtherModelsAreAskedAbout(t *testing.T) {
 	pods := inOrder(4)
 	for i, models := range []string{"L4", "", "L4", ""} {
-		pods[i].Labels = map[string]string{v1alpha1.LabelPolicy: "one"}
-		pods[i].Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "accelerator"}}
+		follow(pods[i], "one", "one-1")
 		if models != "" {
 			turnFor(models)(pods[i])
 		}
@@ -200,6 +204,27 @@ func TestTurnsForOtherModelsAreAskedAbout(t *testing.T) {
 	}
 	assert.Same(t, pods[1], p.mustYield(&search{pod: pods[3], seen: sight{gains: 2}, part: []decide.Candidate{{Node: "n"}}}))
 	assert.Equal(t, []string{"p0", "p1"}, engine.about)
+}
+
+// Nor does one to a Pod of another revision of the policy, or to one whose claim
+// no policy made.
+func TestOtherClaimsAreAskedAbout(t *testing.T) {
+	for name, template := range map[string]string{"another revision": "one-2", "a template of its own": "mine"} {
+		t.Run(name, func(t *testing.T) {
+			pods := inOrder(4)
+			for i, template := range []string{"one-1", "one-1", template, "one-1"} {
+				follow(pods[i], "one", template)
+			}
+			r := newRig(t, pods...)
+			engine := &asked{serves: map[string]bool{"p2": true}}
+			p := &Plugin{core: &Core{engine: engine, waiting: r.waiting}}
+			for _, pod := range pods[:3] {
+				r.toldNo(pod, 1)
+			}
+			assert.Same(t, pods[2], p.mustYield(&search{pod: pods[3], seen: sight{gains: 2}, part: []decide.Candidate{{Node: "n"}}}))
+			assert.Equal(t, []string{"p0", "p2"}, engine.about)
+		})
+	}
 }
 
 func TestTheEngineIsNotAskedForever(t *testing.T) {

@@ -217,11 +217,13 @@ func (w *waiting) forget(uid types.UID) {
 	w.sweep.forget(uid)
 }
 
-// unfinished keeps a search for the Pod's next attempt.
+// unfinished keeps a search for the Pod's next attempt, unless the Pod is gone.
 func (w *waiting) unfinished(s *search) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.searches[s.pod.UID] = s
+	if w.current(s.pod) != nil {
+		w.searches[s.pod.UID] = s
+	}
 }
 
 // resume returns the search that the Pod's last attempt left, or nil.

@@ -4,7 +4,8 @@
 // objects of Ladder's own group.
 //
 // Sync costs one pass over the lists and work only for what changed; the
-// engine's indexes are never rebuilt.
+// engine's indexes are never rebuilt. Slices are listed only after one changed,
+// where changes are told.
 package mirror
 
 import (
@@ -34,7 +35,7 @@ type State interface {
 	Assumed(claim *resourceapi.ResourceClaim) bool
 }
 
-// Mirror is not safe for concurrent use but for Note and Forget.
+// Mirror is not safe for concurrent use but for Note, Forget and NoteSlices.
 type Mirror struct {
 	state    State
 	inFlight *view.InFlight
@@ -58,6 +59,9 @@ type Mirror struct {
 	noted  map[noteKey]note
 	forget []forgotten
 	known  map[types.UID]bool
+	// told says that each change of a slice is told, and changed that one was
+	// since the last Sync began.
+	told, changed bool
 }
 
 // noteKey names an object among all kinds.
@@ -100,8 +104,8 @@ func New(state State, inFlight *view.InFlight, logger klog.Logger) *Mirror {
 }
 
 // Note takes over a change of an object that Sync cannot list: a Namespace, an
-// object of Ladder's group, or a Pod that is gone. It may be called from event
-// handlers.
+// object of Ladder's group, a Pod that is bound or one that is gone. It may be
+// called from event handlers.
 func (m *Mirror) Note(obj runtime.Object, deleted bool) {
 	o, ok := obj.(metav1.Object)
 	if !ok {
@@ -111,12 +115,32 @@ func (m *Mirror) Note(obj runtime.Object, deleted bool) {
 	defer m.mu.Unlock()
 	key := noteKey{kind: fmt.Sprintf("%T", obj), name: types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}}
 	if _, isPod := obj.(*corev1.Pod); isPod {
-		if !m.known[o.GetUID()] {
+		switch {
+		case !deleted:
+			m.known[o.GetUID()] = true
+		case !m.known[o.GetUID()]:
 			return
+		default:
+			delete(m.known, o.GetUID())
 		}
-		delete(m.known, o.GetUID())
 	}
 	m.noted[key] = note{obj: obj, deleted: deleted}
+}
+
+// TellOfSlices says that [Mirror.NoteSlices] is called for every change of a slice
+// from now on, once a list shows it. Sync need not list them after nothing then,
+// which takes the longer the more nodes there are.
+func (m *Mirror) TellOfSlices() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.told, m.changed = true, true
+}
+
+// NoteSlices says that a slice, or a rule that taints devices, changed.
+func (m *Mirror) NoteSlices() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.changed = true
 }
 
 // Forget has the next Sync take back what was assumed for the Pod. It waits
@@ -128,11 +152,11 @@ func (m *Mirror) Forget(pod types.NamespacedName, uid types.UID) {
 	m.forget = append(m.forget, forgotten{pod, uid})
 }
 
-// Sync brings the engine's state up to date.
-func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
+// TakeBack does what [Mirror.Forget] asked for, and nothing else.
+func (m *Mirror) TakeBack() {
 	m.mu.Lock()
-	noted, forget := m.noted, m.forget
-	m.noted, m.forget = map[noteKey]note{}, nil
+	forget := m.forget
+	m.forget = nil
 	m.mu.Unlock()
 	for _, f := range forget {
 		if known := m.pods[f.pod]; known == nil || known.UID == f.uid {
@@ -140,20 +164,33 @@ func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
 		}
 		m.gains.count++
 	}
+}
+
+// Sync brings the engine's state up to date.
+func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
+	m.TakeBack()
+	m.mu.Lock()
+	noted, listSlices := m.noted, !m.told || m.changed
+	m.noted, m.changed = map[noteKey]note{}, false
+	m.mu.Unlock()
 	for _, key := range slices.SortedFunc(maps.Keys(noted), noteKey.compare) {
 		m.apply(noted[key])
 	}
 	m.syncNodes(nodes)
 	classes, err := dra.DeviceClasses().List()
 	if err != nil {
+		m.NoteSlices()
 		return fmt.Errorf("listing device classes, %w", err)
 	}
 	syncKind(m, m.classes, classes, func(_ *resourceapi.DeviceClass, gone bool) { m.gains.appeared(gone) })
-	patched, err := dra.ResourceSlices().ListWithDeviceTaintRules()
-	if err != nil {
-		return fmt.Errorf("listing resource slices, %w", err)
+	if listSlices {
+		patched, err := dra.ResourceSlices().ListWithDeviceTaintRules()
+		if err != nil {
+			m.NoteSlices()
+			return fmt.Errorf("listing resource slices, %w", err)
+		}
+		syncKind(m, m.slices, patched, m.indexSlice)
 	}
-	syncKind(m, m.slices, patched, m.indexSlice)
 	// The order matters: see InFlight.Claims.
 	inFlight := m.inFlight.Claims()
 	claims, err := dra.ResourceClaims().List()
@@ -190,21 +227,31 @@ func (k noteKey) compare(o noteKey) int {
 
 func (m *Mirror) apply(n note) {
 	if pod, ok := n.obj.(*corev1.Pod); ok {
-		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-		if known := m.pods[key]; known == nil || known.UID != pod.UID {
-			return
-		}
-		delete(m.pods, key)
-		m.state.Forget(key)
+		m.applyPod(pod, n.deleted)
+		return
 	}
-	if _, isPod := n.obj.(*corev1.Pod); !isPod {
-		m.gains.count++
-	}
+	m.gains.count++
 	if n.deleted {
 		m.remove(n.obj)
 		return
 	}
 	m.put(n.obj)
+}
+
+// applyPod removes a Pod that is gone, and keeps of one that is bound the model of
+// its devices, for which its tenant is charged also while their slice is away.
+func (m *Mirror) applyPod(pod *corev1.Pod, gone bool) {
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	known := m.pods[key]
+	switch {
+	case !gone:
+		m.put(boundPod(pod))
+		m.pods[key] = pod
+	case known != nil && known.UID == pod.UID:
+		delete(m.pods, key)
+		m.state.Forget(key)
+		m.remove(pod)
+	}
 }
 
 // put hands an object to the engine. One that the engine does not take is as

@@ -62,11 +62,13 @@ func (l *log) take() []string {
 type world struct {
 	fwk.SharedDRAManager
 	fwk.ResourceClaimTracker
-	nodes   []fwk.NodeInfo
-	slices  []*resourceapi.ResourceSlice
-	classes []*resourceapi.DeviceClass
-	claims  []*resourceapi.ResourceClaim
-	pending map[types.UID]*resourceapi.AllocationResult
+	nodes  []fwk.NodeInfo
+	slices []*resourceapi.ResourceSlice
+	// sliceErr is why slices can't be listed.
+	sliceErr error
+	classes  []*resourceapi.DeviceClass
+	claims   []*resourceapi.ResourceClaim
+	pending  map[types.UID]*resourceapi.AllocationResult
 }
 
 func (w *world) ResourceClaims() fwk.ResourceClaimTracker { return w }
@@ -93,7 +95,7 @@ func (w *world) MaybeRemoveClaimPendingAllocation(uid types.UID, _ bool) bool {
 type sliceList struct{ w *world }
 
 func (l sliceList) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
-	return l.w.slices, nil
+	return l.w.slices, l.w.sliceErr
 }
 
 type classList struct{ w *world }
@@ -161,6 +163,25 @@ func TestSyncPutsOnlyWhatChanged(t *testing.T) {
 	w.slices, w.claims = w.slices[:1], nil
 	require.NoError(t, m.Sync(w.nodes, w))
 	assert.Equal(t, []string{"delete *v1.Node b", "delete *v1.ResourceSlice s1", "delete *v1.ResourceClaim c"}, state.take())
+}
+
+// Where changes of slices are told nobody looks without one, and none is missed: not
+// one from before, and not one for which a list failed.
+func TestSlicesAreListedAfterAChange(t *testing.T) {
+	m, state, w, _ := newMirror()
+	w.slices = []*resourceapi.ResourceSlice{poolSlice("a", "p")}
+	m.TellOfSlices()
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.ResourceSlice a"}, state.take())
+	w.slices = append(w.slices, poolSlice("b", "p"))
+	require.NoError(t, m.Sync(nil, w))
+	assert.Empty(t, state.take(), "nothing was told")
+	m.NoteSlices()
+	w.sliceErr = errors.New("not now")
+	require.Error(t, m.Sync(nil, w))
+	w.sliceErr = nil
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.ResourceSlice b"}, state.take())
 }
 
 func TestPoolIndex(t *testing.T) {
@@ -246,6 +267,52 @@ func TestNotesAndForgetsWaitForSync(t *testing.T) {
 	m.Note(pod, true)
 	require.NoError(t, m.Sync(nil, w))
 	assert.Equal(t, []string{"forget p", "delete *v1.Pod p"}, state.take(), "only the Pod that was put")
+}
+
+// What is asked to be taken back can be, and nothing else with it.
+func TestTakeBackAlone(t *testing.T) {
+	m, state, w, _ := newMirror()
+	m.Note(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, false)
+	m.Forget(types.NamespacedName{Namespace: "ns", Name: "p"}, "1")
+	w.slices = []*resourceapi.ResourceSlice{poolSlice("s", "p")}
+	m.TakeBack()
+	assert.Equal(t, []string{"forget p"}, state.take())
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.Namespace n", "put *v1.ResourceSlice s"}, state.take())
+}
+
+// The engine knows of which model a bound Pod's devices are, also while their slice is
+// away: of a Pod that it decided on, and of one from before its time.
+func TestModelOfABoundPod(t *testing.T) {
+	held := claim("c")
+	held.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: "1"}}
+	held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+		{Request: "r", Driver: v1alpha1.DriverName, Pool: "p", Device: "gpu-0"},
+	}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: held.Namespace, Name: "p", UID: "1"}}
+	bound := pod.DeepCopy()
+	bound.Spec.NodeName, bound.Annotations = "n", map[string]string{v1alpha1.AnnotationModel: "H100"}
+	want := decide.NewState(decide.Options{})
+	require.NoError(t, want.Put(held))
+	without := want.Digest()
+	require.NoError(t, want.Put(bound))
+	for name, before := range map[string]bool{"decided on": true, "from before": false} {
+		t.Run(name, func(t *testing.T) {
+			state, w := decide.NewState(decide.Options{}), &world{claims: []*resourceapi.ResourceClaim{held}}
+			m := New(state, view.NewInFlight(), klog.Background())
+			if before {
+				require.NoError(t, m.PutPod(pod))
+			}
+			m.Note(bound, false)
+			require.NoError(t, m.Sync(nil, w))
+			assert.Equal(t, want.Digest(), state.Digest())
+			m.Note(bound, true)
+			require.NoError(t, m.Sync(nil, w))
+			assert.Equal(t, without, state.Digest())
+			assert.Empty(t, m.known)
+			assert.Empty(t, m.pods)
+		})
+	}
 }
 
 // A binding that fails late takes nothing back from a Pod that was made again

@@ -41,6 +41,21 @@ func relevantPod(pod *corev1.Pod) *corev1.Pod {
 	}
 }
 
+// boundPod returns what tells which claims a Pod has that is bound, and of which
+// model their devices are.
+func boundPod(pod *corev1.Pod) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   pod.Namespace,
+			Name:        pod.Name,
+			UID:         pod.UID,
+			Annotations: map[string]string{v1alpha1.AnnotationModel: pod.Annotations[v1alpha1.AnnotationModel]},
+		},
+		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims},
+		Status: corev1.PodStatus{ResourceClaimStatuses: pod.Status.ResourceClaimStatuses},
+	}
+}
+
 // relevantAnnotations returns what others have told the scheduler to keep to, and
 // nothing of what it writes itself.
 func relevantAnnotations(pod *corev1.Pod) map[string]string {
