@@ -1,7 +1,9 @@
 package manifest
 
 import (
+	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -270,6 +272,23 @@ func TestLabelsOfPlacedPods(t *testing.T) {
 	}
 }
 
+// Reading ends with its context, also while it waits for input.
+func TestReadIsGivenUp(t *testing.T) {
+	in, writer := io.Pipe()
+	defer writer.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		_, _ = writer.Write([]byte(nodeText)) // it is read, and more is waited for
+		cancel()
+	}()
+	_, err := Read(ctx, []string{"-"}, Options{Stdin: in})
+	var e *Error
+	if !errors.Is(err, context.Canceled) || !errors.As(err, &e) {
+		t.Errorf("got %v, want an *Error of the context", err)
+	}
+}
+
 func TestNewest(t *testing.T) {
 	in := join(
 		"apiVersion: v1\nkind: Node\nmetadata: {name: a, creationTimestamp: 2026-11-01T00:00:00Z}\nstatus: {conditions: [{type: Ready, status: 'True', lastHeartbeatTime: 2026-11-01T03:00:00Z}]}\n",
@@ -311,7 +330,7 @@ func TestReadFiles(t *testing.T) {
 
 	names := func(opts Options, paths ...string) string {
 		t.Helper()
-		set, err := Read(paths, opts)
+		set, err := Read(t.Context(), paths, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -340,7 +359,7 @@ func TestReadFiles(t *testing.T) {
 		"no stdin":      {[]string{"-"}, "stdin: is not available"},
 		"bad file name": {[]string{write("bad.yaml", "x"), dir + "/b.yml"}, "bad.yaml: document 1: is not a Kubernetes object"},
 	} {
-		_, err := Read(tc.paths, Options{})
+		_, err := Read(t.Context(), tc.paths, Options{})
 		var e *Error
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want *Error with %q", name, err, tc.want)
@@ -350,11 +369,11 @@ func TestReadFiles(t *testing.T) {
 
 func TestReadLimit(t *testing.T) {
 	text := join(nodeText, policyText, podText)
-	_, err := Read([]string{"-"}, Options{Stdin: strings.NewReader(text), MaxBytes: int64(len(text))})
+	_, err := Read(t.Context(), []string{"-"}, Options{Stdin: strings.NewReader(text), MaxBytes: int64(len(text))})
 	if err != nil {
 		t.Errorf("input of just the limit: %v", err)
 	}
-	_, err = Read([]string{"-"}, Options{Stdin: strings.NewReader(text), MaxBytes: int64(len(text) - 1)})
+	_, err = Read(t.Context(), []string{"-"}, Options{Stdin: strings.NewReader(text), MaxBytes: int64(len(text) - 1)})
 	var e *Error
 	if !errors.As(err, &e) || !errors.Is(err, ErrTooLarge) || e.Document != 3 {
 		t.Errorf("one byte over the limit: %v, want ErrTooLarge in document 3", err)
@@ -371,7 +390,7 @@ func TestFiftyMegabytes(t *testing.T) {
 		"letters": "x", "lists": "- ", "brackets": "[", "keys": "a: b\n", "quotes": "'", "zero": "\x00",
 		"objects": nodeText + "---\n", "one object": "  k: v\n",
 	} {
-		_, err := Read([]string{"-"}, Options{Stdin: strings.NewReader(strings.Repeat(unit, n/len(unit)))})
+		_, err := Read(t.Context(), []string{"-"}, Options{Stdin: strings.NewReader(strings.Repeat(unit, n/len(unit)))})
 		if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "stdin: document ") {
 			t.Errorf("%s: %v, want ErrTooLarge with the document", name, err)
 		}

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -29,7 +30,29 @@ type Options struct {
 // Read reads files, folders (their *.yaml, *.yml and *.json in the order of
 // their names) and, for "-", the standard input, and checks the whole by
 // [Set.Check]. Every error is an [*Error].
-func Read(paths []string, opts Options) (*Set, error) {
+//
+// When ctx ends, Read returns at once, with an error that wraps the context's.
+// What it was at, such as waiting for the standard input, goes on behind its
+// back: this is for programs that end then.
+func Read(ctx context.Context, paths []string, opts Options) (*Set, error) {
+	type result struct {
+		set *Set
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		set, err := read(paths, opts)
+		done <- result{set, err}
+	}()
+	select {
+	case r := <-done:
+		return r.set, r.err
+	case <-ctx.Done():
+		return nil, &Error{Source: Source{File: strings.Join(paths, ", ")}, Msg: "reading was given up", Err: ctx.Err()}
+	}
+}
+
+func read(paths []string, opts Options) (*Set, error) {
 	files, err := expand(paths, opts.Recursive)
 	if err != nil {
 		return nil, err

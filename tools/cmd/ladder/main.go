@@ -12,8 +12,14 @@ import (
 )
 
 func main() {
+	os.Exit(untilInterrupted(func(ctx context.Context) int { return root.Main(ctx, os.Args, command.OSStreams()) }))
+}
+
+// untilInterrupted ends the context at the first Ctrl-C. The second one ends the
+// process, whatever it is at.
+func untilInterrupted(do func(context.Context) int) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	code := root.Main(ctx, os.Args, command.OSStreams())
-	stop()
-	os.Exit(code)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return do(ctx)
 }

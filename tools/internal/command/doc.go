@@ -5,7 +5,8 @@
 //
 //	0  done; decide: every Pod got its devices
 //	1  it did not work: a file cannot be written, the API server does not
-//	   answer, replay and diff found a difference, lint found a mistake
+//	   answer, replay and diff found a difference, lint found a mistake, or
+//	   Ctrl-C came before the end ("interrupted")
 //	2  bad input or a bad command line: one line on stderr, nothing on stdout
 //	3  decide: some Pods did not get devices
 package command

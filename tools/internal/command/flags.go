@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,12 +88,12 @@ func (f *Files) LimitFlags(cmd *cobra.Command) {
 }
 
 // Read reads the files and prints the warnings. Errors end the command with 2.
-func (f *Files) Read(s Streams) (*manifest.Set, error) {
+func (f *Files) Read(ctx context.Context, s Streams) (*manifest.Set, error) {
 	limit, err := resource.ParseQuantity(f.MaxInput)
 	if err != nil || limit.Value() <= 0 {
 		return nil, BadInput(fmt.Errorf("--max-input %q is no size; write it like 32Mi", f.MaxInput))
 	}
-	set, err := manifest.Read(f.Paths, manifest.Options{Stdin: s.In, Recursive: f.Recursive, MaxBytes: limit.Value()})
+	set, err := manifest.Read(ctx, f.Paths, manifest.Options{Stdin: s.In, Recursive: f.Recursive, MaxBytes: limit.Value()})
 	if errors.Is(err, manifest.ErrTooLarge) {
 		return nil, BadInput(fmt.Errorf("%w (--max-input)", err))
 	}

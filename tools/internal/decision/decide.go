@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -60,7 +61,7 @@ at a gate; 2: bad input.`,
   {{ladder}} decide -f fleet/ -f pods.yaml --bundle run.jsonl
   {{ladder}} replay run.jsonl`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(s) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), s) },
 	}
 	f.files.Flags(cmd)
 	f.format.Flag(cmd)
@@ -72,12 +73,12 @@ at a gate; 2: bad input.`,
 	return cmd
 }
 
-func (f *decideFlags) run(s command.Streams) (err error) {
+func (f *decideFlags) run(ctx context.Context, s command.Streams) (err error) {
 	settings, err := f.settings()
 	if err != nil {
 		return command.BadInput(err)
 	}
-	set, err := f.files.Read(s)
+	set, err := f.files.Read(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func (f *decideFlags) run(s command.Streams) (err error) {
 		defer bundle.discard()
 		settings.Journal = bundle
 	}
-	decisions, err := Run(set, settings)
+	decisions, err := Run(ctx, set, settings)
 	if err != nil {
 		return command.Failed(err)
 	}

@@ -106,9 +106,9 @@ func (f *explainFlags) complete(pod string) error {
 func (f *explainFlags) find(ctx context.Context, s command.Streams) (*decide.Decision, error) {
 	switch {
 	case f.bundle != "":
-		return f.fromBundle()
+		return f.fromBundle(ctx)
 	case len(f.files.Paths) > 0:
-		return f.fromFiles(s)
+		return f.fromFiles(ctx, s)
 	}
 	return f.fromCluster(ctx, s)
 }
@@ -157,19 +157,19 @@ func at(record *v1alpha1.AllocationDecision) string {
 	return " (" + record.Spec.Journal + ")"
 }
 
-func (f *explainFlags) fromFiles(s command.Streams) (*decide.Decision, error) {
+func (f *explainFlags) fromFiles(ctx context.Context, s command.Streams) (*decide.Decision, error) {
 	now, err := parseNow(f.now)
 	if err != nil {
 		return nil, command.BadInput(err)
 	}
-	set, err := f.files.Read(s)
+	set, err := f.files.Read(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	if d := f.recorded(set); d != nil {
 		return d, nil
 	}
-	decisions, err := Run(set, Settings{Now: now, Examples: f.examples})
+	decisions, err := Run(ctx, set, Settings{Now: now, Examples: f.examples})
 	if err != nil {
 		return nil, command.Failed(err)
 	}
@@ -225,7 +225,7 @@ func (f *explainFlags) absent(set *manifest.Set) error {
 	return fmt.Errorf("no Pod %s in the input%s", f.pod, in(f.namespace))
 }
 
-func (f *explainFlags) fromBundle() (*decide.Decision, error) {
+func (f *explainFlags) fromBundle(ctx context.Context) (*decide.Decision, error) {
 	file, err := os.Open(f.bundle)
 	if err != nil {
 		return nil, command.BadInput(err)
@@ -233,7 +233,7 @@ func (f *explainFlags) fromBundle() (*decide.Decision, error) {
 	defer file.Close()
 	var last *journal.Step
 	namespaces := map[string]bool{}
-	_, err = journal.Walk(file, journal.Options{Examples: &f.examples, OnDecision: func(step journal.Step) {
+	_, err = journal.Walk(command.Interruptible(ctx, file), journal.Options{Examples: &f.examples, OnDecision: func(step journal.Step) {
 		if f.is(step.Query.Pod.Namespace, step.Query.Pod.Name) {
 			namespaces[step.Query.Pod.Namespace] = true
 			last = &step

@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -43,17 +44,17 @@ Exit code 0: every answer is the same; 1: one differs; 2: a bundle can't be read
 		Example: `  {{ladder}} replay run.jsonl
   {{ladder}} replay -o json /var/lib/ladder/journal/*.jsonl`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, paths []string) error { return replay(s, format, paths) },
+		RunE: func(cmd *cobra.Command, paths []string) error { return replay(cmd.Context(), s, format, paths) },
 	}
 	format.Flag(cmd)
 	return cmd
 }
 
-func replay(s command.Streams, format command.Format, paths []string) error {
+func replay(ctx context.Context, s command.Streams, format command.Format, paths []string) error {
 	results := make([]Replayed, 0, len(paths))
 	differ := false
 	for _, path := range paths {
-		r, err := replayFile(path)
+		r, err := replayFile(ctx, path)
 		if err != nil {
 			return command.BadInput(err)
 		}
@@ -78,13 +79,13 @@ func replay(s command.Streams, format command.Format, paths []string) error {
 	return nil
 }
 
-func replayFile(path string) (Replayed, error) {
+func replayFile(ctx context.Context, path string) (Replayed, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return Replayed{}, err
 	}
 	defer f.Close()
-	report, err := journal.Replay(f)
+	report, err := journal.Replay(command.Interruptible(ctx, f))
 	if err != nil {
 		return Replayed{}, fmt.Errorf("%s: %w", path, err)
 	}

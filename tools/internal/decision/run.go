@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,9 +37,10 @@ type Settings struct {
 }
 
 // Run decides every Pod of the set that waits for devices and stands at no
-// scheduling gate, one after another; each sees what the earlier ones took. Errors are of *manifest.Error, except
-// for one of writing the journal.
-func Run(set *manifest.Set, s Settings) ([]*decide.Decision, error) {
+// scheduling gate, one after another; each sees what the earlier ones took.
+// Errors are of *manifest.Error, except for one of writing the journal
+// and for the context's.
+func Run(ctx context.Context, set *manifest.Set, s Settings) ([]*decide.Decision, error) {
 	opts := decide.Options{NodeChecks: decide.BuiltinNodeChecks, Examples: s.Examples}
 	var e engine
 	var recorder *journal.Recorder
@@ -51,6 +53,9 @@ func Run(set *manifest.Set, s Settings) ([]*decide.Decision, error) {
 	for _, o := range set.Objects {
 		if _, record := o.Object.(*v1alpha1.AllocationDecision); record {
 			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
 		}
 		if err := e.Put(o.Object); err != nil {
 			return nil, blame(o, err)
@@ -66,6 +71,9 @@ func Run(set *manifest.Set, s Settings) ([]*decide.Decision, error) {
 	decisions := []*decide.Decision{}
 	named := newClaims(set)
 	for _, q := range queue(set) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		d, err := e.Decide(decide.Query{
 			Pod: types.NamespacedName{Namespace: q.pod.Namespace, Name: q.pod.Name},
 			Now: now.UTC(), Attempt: 1,

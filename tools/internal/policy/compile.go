@@ -30,12 +30,12 @@ in an annotation of the template.`,
 		Example: `  {{ladder}} policy compile h100-first.yaml -n team-a
   {{ladder}} policy compile h100-first.yaml --revision 3 -o json`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, paths []string) error {
+		RunE: func(cmd *cobra.Command, paths []string) error {
 			files.Paths = paths
 			if revision < 1 {
 				return command.BadInput(fmt.Errorf("--revision %d is no revision; they count from 1", revision))
 			}
-			set, err := files.Read(s)
+			set, err := files.Read(cmd.Context(), s)
 			if err != nil {
 				return err
 			}

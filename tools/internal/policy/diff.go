@@ -37,11 +37,11 @@ Exit code 0: they mean the same; 1: they differ; 2: a file can't be read.`,
 		Example: `  {{ladder}} policy diff old.yaml new.yaml
   kubectl get policyrevision h100-first-3 -o yaml | {{ladder}} policy diff - h100-first.yaml`,
 		Args: cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, paths []string) error {
+		RunE: func(cmd *cobra.Command, paths []string) error {
 			var sides [2]map[string]*v1alpha1.AcceleratorPolicySpec
 			for i, path := range paths {
 				files.Paths = []string{path}
-				set, err := files.Read(s)
+				set, err := files.Read(cmd.Context(), s)
 				if err != nil {
 					return err
 				}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -48,9 +49,9 @@ can't be read.`,
 		Example: `  {{ladder}} policy lint my-policies/
   {{ladder}} policy lint h100-first.yaml --strict -o json`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, paths []string) error {
+		RunE: func(cmd *cobra.Command, paths []string) error {
 			files.Paths = paths
-			findings, err := lint(files, s)
+			findings, err := lint(cmd.Context(), files, s)
 			if err != nil {
 				return err
 			}
@@ -74,8 +75,8 @@ can't be read.`,
 	return cmd
 }
 
-func lint(files command.Files, s command.Streams) ([]finding, error) {
-	set, err := files.Read(s)
+func lint(ctx context.Context, files command.Files, s command.Streams) ([]finding, error) {
+	set, err := files.Read(ctx, s)
 	var wrong *manifest.Error
 	if errors.As(err, &wrong) && len(wrong.All) > 0 {
 		findings := []finding{}

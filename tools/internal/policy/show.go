@@ -73,7 +73,7 @@ func findPolicy(ctx context.Context, files command.Files, flags cluster.Flags, s
 		p.Default()
 		return p, revisions, nil
 	}
-	set, err := files.Read(s)
+	set, err := files.Read(ctx, s)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -45,8 +45,8 @@ func newExplainCommand(s command.Streams) *cobra.Command {
 		Example: `  {{ladder}} quota explain train-6 -n team-train -f cluster.yaml
   {{ladder}} quota explain train-6 -n team-train -f cluster.yaml --now 2026-11-01T01:00:00Z`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			st, err := in.read(s)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			st, err := in.read(cmd.Context(), s)
 			if err != nil {
 				return err
 			}

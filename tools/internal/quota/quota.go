@@ -4,6 +4,7 @@
 package quota
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -52,7 +53,7 @@ type state struct {
 	now    time.Time
 }
 
-func (i *input) read(s command.Streams) (*state, error) {
+func (i *input) read(ctx context.Context, s command.Streams) (*state, error) {
 	if len(i.files.Paths) == 0 {
 		return nil, command.BadInput(fmt.Errorf("no input; give files with -f, or - for stdin"))
 	}
@@ -60,7 +61,7 @@ func (i *input) read(s command.Streams) (*state, error) {
 	if err != nil {
 		return nil, command.BadInput(err)
 	}
-	set, err := i.files.Read(s)
+	set, err := i.files.Read(ctx, s)
 	if err != nil {
 		return nil, err
 	}

@@ -30,8 +30,8 @@ and lists the Pods whose turn comes next with the reason why they wait.`,
 		Example: `  kubectl get nodes,pods,resourceslices,devicetaintrules,resourceclaims,acceleratorpolicies,policyrevisions,tenantquotas -A -o yaml | {{ladder}} quota show -f -
   {{ladder}} quota show team-train -f cluster.yaml -o json`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			st, err := in.read(s)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			st, err := in.read(cmd.Context(), s)
 			if err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -39,11 +40,11 @@ What happens later, when work ends, is the business of ladder simulate.`,
 		Example: `  {{ladder}} quota what-if -f cluster.yaml --quota team-train.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			quotas, err := readQuotas(changed, s, in.files.MaxInput)
+			quotas, err := readQuotas(cmd.Context(), changed, s, in.files.MaxInput)
 			if err != nil {
 				return err
 			}
-			st, err := in.read(s)
+			st, err := in.read(cmd.Context(), s)
 			if err != nil {
 				return err
 			}
@@ -67,9 +68,9 @@ What happens later, when work ends, is the business of ladder simulate.`,
 	return cmd
 }
 
-func readQuotas(files command.Files, s command.Streams, limit string) ([]*v1alpha1.TenantQuota, error) {
+func readQuotas(ctx context.Context, files command.Files, s command.Streams, limit string) ([]*v1alpha1.TenantQuota, error) {
 	files.MaxInput = limit
-	set, err := files.Read(s)
+	set, err := files.Read(ctx, s)
 	if err != nil {
 		return nil, err
 	}

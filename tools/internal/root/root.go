@@ -22,7 +22,8 @@ import (
 )
 
 // Main runs ladder with the process's arguments, the program's own name first,
-// and returns the exit code.
+// and returns the exit code. A command that fails after ctx has ended was
+// interrupted, whatever it says itself.
 func Main(ctx context.Context, args []string, s command.Streams) int {
 	name := programName(args[0])
 	cmd := newCommand(name, s)
@@ -33,6 +34,9 @@ func Main(ctx context.Context, args []string, s command.Streams) int {
 	}
 	var exit *command.Exit
 	if errors.As(err, &exit) {
+		if ctx.Err() != nil && exit.Err != nil {
+			exit = &command.Exit{Code: command.CodeFailed, Err: command.ErrInterrupted}
+		}
 		if exit.Err != nil {
 			fmt.Fprintf(s.Err, "error: %v\n", oneLine(exit.Err))
 		}

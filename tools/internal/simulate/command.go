@@ -136,7 +136,7 @@ func (f *flags) run(ctx context.Context, s command.Streams) error {
 	if err != nil {
 		return command.BadInput(err)
 	}
-	input, err := f.read(s)
+	input, err := f.read(ctx, s)
 	if err != nil {
 		return command.BadInput(err)
 	}
@@ -146,7 +146,7 @@ func (f *flags) run(ctx context.Context, s command.Streams) error {
 	var wrong *simulate.Error
 	switch {
 	case errors.Is(err, context.Canceled):
-		return &command.Exit{Code: command.CodeFailed, Err: errors.New("interrupted")}
+		return &command.Exit{Code: command.CodeFailed, Err: command.ErrInterrupted}
 	case errors.As(err, &wrong):
 		return command.BadInput(f.blame(wrong))
 	case err != nil:
@@ -183,7 +183,7 @@ func (f *flags) modes() ([]fair.Mode, error) {
 }
 
 // read reads the four files. Errors name the file.
-func (f *flags) read(s command.Streams) (*simulate.Input, error) {
+func (f *flags) read(ctx context.Context, s command.Streams) (*simulate.Input, error) {
 	f.options.Costs = f.costs
 	if err := f.options.Validate(); err != nil {
 		return nil, fmt.Errorf("--%w", err)
@@ -197,10 +197,10 @@ func (f *flags) read(s command.Streams) (*simulate.Input, error) {
 	if in.Fleet, err = fleet.ReadFile(f.fleet); err != nil {
 		return nil, err
 	}
-	if err := f.objects(in, s); err != nil {
+	if err := f.objects(ctx, in, s); err != nil {
 		return nil, err
 	}
-	in.Trace, err = f.jobs(s)
+	in.Trace, err = f.jobs(ctx, s)
 	return in, err
 }
 
@@ -218,12 +218,12 @@ func zeroes(o *simulate.Options) {
 }
 
 // objects reads the policies and the quotas, which may be in one file.
-func (f *flags) objects(in *simulate.Input, s command.Streams) error {
+func (f *flags) objects(ctx context.Context, in *simulate.Input, s command.Streams) error {
 	paths := []string{f.policy}
 	if filepath.Clean(f.quota) != filepath.Clean(f.policy) {
 		paths = append(paths, f.quota)
 	}
-	set, err := manifest.Read(paths, manifest.Options{Stdin: s.In})
+	set, err := manifest.Read(ctx, paths, manifest.Options{Stdin: s.In})
 	if err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func (f *flags) objects(in *simulate.Input, s command.Streams) error {
 	return nil
 }
 
-func (f *flags) jobs(s command.Streams) (*simulate.Trace, error) {
+func (f *flags) jobs(ctx context.Context, s command.Streams) (*simulate.Trace, error) {
 	r := s.In
 	if f.trace != "-" {
 		file, err := os.Open(f.trace)
@@ -258,7 +258,7 @@ func (f *flags) jobs(s command.Streams) (*simulate.Trace, error) {
 		defer func() { _ = file.Close() }()
 		r = file
 	}
-	trace, err := simulate.ReadTrace(r, simulate.Format(f.format))
+	trace, err := simulate.ReadTrace(command.Interruptible(ctx, r), simulate.Format(f.format))
 	var wrong *simulate.Error
 	if errors.As(err, &wrong) {
 		return nil, f.blame(wrong)
