@@ -139,15 +139,23 @@ func TestPolicyShowFromCluster(t *testing.T) {
 		"policyrevisions": {revision("p", 2), revision("other", 7), revision("p", 1)},
 	}, map[string]map[string]any{
 		"acceleratorpolicies/p": {
-			"apiVersion": "gpuladder.dev/v1alpha1", "kind": "AcceleratorPolicy", "metadata": map[string]any{"name": "p"},
-			"spec": spec, "status": map[string]any{"activeRevision": 1},
+			"apiVersion": "gpuladder.dev/v1alpha1", "kind": "AcceleratorPolicy", "metadata": map[string]any{"name": "p", "uid": "u", "generation": 4},
+			"spec": spec, "status": map[string]any{"activeRevision": 1, "observedGeneration": 4, "conditions": []any{map[string]any{
+				"type": "Ready", "status": "True", "reason": "RevisionActive", "message": "new Pods get revision 1", "lastTransitionTime": "2026-11-01T00:00:00Z",
+			}}},
+		},
+		"acceleratorpolicies/new": {
+			"apiVersion": "gpuladder.dev/v1alpha1", "kind": "AcceleratorPolicy", "metadata": map[string]any{"name": "new", "uid": "v", "generation": 1}, "spec": spec,
 		},
 	})
 	r := ladder(t, "policy", "show", "p", "--kubeconfig", config).want(t, 0)
-	for _, want := range []string{"revision     1 active, of 1, 2\n", "driver       gpu.gpuladder.dev\n", "h100  H100    1"} {
+	for _, want := range []string{"revision     1 active, of 1, 2\n", "ready        True, RevisionActive: new Pods get revision 1\n", "driver       gpu.gpuladder.dev\n", "h100  H100    1"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("%q is not said:\n%s", want, r.stdout)
 		}
+	}
+	if r := ladder(t, "policy", "show", "new", "--kubeconfig", config).want(t, 0); !strings.Contains(r.stdout, "revision     none\n") {
+		t.Errorf("a policy of which no revision was made yet:\n%s", r.stdout)
 	}
 	if r := ladder(t, "policy", "show", "q", "--kubeconfig", config).want(t, 1); !strings.Contains(r.stderr, "getting AcceleratorPolicy q") {
 		t.Errorf("stderr %q", r.stderr)

@@ -51,17 +51,37 @@ func TestPolicyShow(t *testing.T) {
 	golden(t, "policy-show.txt", ladder(t, "policy", "show", "h100-first", "-f", path).want(t, 0).stdout)
 	golden(t, "policy-show.yaml", ladder(t, "policy", "show", "h100-first", "-f", path, "-o", "yaml").want(t, 0).stdout)
 
-	// With revisions, the newest usable one is active.
+	// With revisions, the newest one is active, or the one that is named; none is
+	// in the place of one that is withdrawn.
 	compiled := func(n string) string {
 		return manifestOf(t, ladder(t, "policy", "compile", path, "--revision", n).want(t, 0).stdout, "PolicyRevision")
 	}
 	withdrawn := strings.Replace(compiled("2"), "state: Usable", "state: Withdrawn", 1)
-	all := write(t, dir, "all.yaml", strings.Join([]string{fullPolicy, withdrawn, compiled("1")}, "\n---\n"))
-	r := ladder(t, "policy", "show", "h100-first", "-f", all).want(t, 0)
-	if !strings.Contains(r.stdout, "revision     1 active, of 1, 2 (withdrawn)") {
-		t.Errorf("revisions are not told:\n%s", r.stdout)
+	naming := func(n string) string {
+		return strings.Replace(fullPolicy, "spec:", "spec:\n  activeRevision: "+n, 1)
 	}
-	r = ladder(t, "policy", "show", "other", "-f", path).want(t, 1)
+	status := `
+status:
+  observedGeneration: 1
+  conditions: [{type: Ready, status: "False", reason: RevisionWithdrawn, message: revision 2 is withdrawn, lastTransitionTime: "2026-11-01T00:00:00Z"}]
+`
+	looked := func(generation string) string {
+		return strings.Replace(fullPolicy, "{name: h100-first}", "{name: h100-first, uid: u, generation: "+generation+"}", 1) + status
+	}
+	for name, tc := range map[string]struct{ policy, second, want string }{
+		"newest":           {fullPolicy, compiled("2"), "revision     2 active, of 1, 2\n"},
+		"newest withdrawn": {fullPolicy, withdrawn, "revision     none active, of 1, 2 (withdrawn)\n"},
+		"named":            {naming("1"), withdrawn, "revision     1 active, of 1, 2 (withdrawn)\n"},
+		"named, withdrawn": {naming("2"), withdrawn, "revision     none active, of 1, 2 (withdrawn)\n"},
+		"by its status":    {looked("1"), compiled("2"), "revision     none active, of 1, 2\n  ready        False, RevisionWithdrawn: revision 2 is withdrawn\n"},
+		"changed since":    {looked("2"), withdrawn, "  ready        False, RevisionWithdrawn: revision 2 is withdrawn; it was changed since ladder-controller looked at it\n"},
+	} {
+		all := write(t, dir, "all.yaml", strings.Join([]string{tc.policy, tc.second, compiled("1")}, "\n---\n"))
+		if r := ladder(t, "policy", "show", "h100-first", "-f", all).want(t, 0); !strings.Contains(r.stdout, tc.want) {
+			t.Errorf("%s: it says\n%swant\n%s", name, r.stdout, tc.want)
+		}
+	}
+	r := ladder(t, "policy", "show", "other", "-f", path).want(t, 1)
 	if !strings.Contains(r.stderr, "no AcceleratorPolicy other") {
 		t.Errorf("stderr %q", r.stderr)
 	}

@@ -10,6 +10,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/manifest"
@@ -20,9 +22,11 @@ import (
 // shown is what `ladder policy show` prints.
 type shown struct {
 	Name string `json:"name"`
-	// ActiveRevision is what a new Pod gets.
-	ActiveRevision int64  `json:"activeRevision"`
-	Hash           string `json:"hash"`
+	// ActiveRevision is what a new Pod gets; 0: none, it is refused.
+	ActiveRevision int64 `json:"activeRevision"`
+	// Ready is what ladder-controller says; nil where it has said nothing.
+	Ready *readiness `json:"ready,omitempty"`
+	Hash  string     `json:"hash"`
 	// Revisions are in order of number.
 	Revisions []revision                     `json:"revisions,omitempty"`
 	Spec      v1alpha1.AcceleratorPolicySpec `json:"spec"`
@@ -32,6 +36,14 @@ type revision struct {
 	Revision int64                  `json:"revision"`
 	Hash     string                 `json:"hash"`
 	State    v1alpha1.RevisionState `json:"state"`
+}
+
+type readiness struct {
+	Status  metav1.ConditionStatus `json:"status"`
+	Reason  string                 `json:"reason"`
+	Message string                 `json:"message,omitempty"`
+	// Stale: the policy was changed since.
+	Stale bool `json:"stale,omitempty"`
 }
 
 func newShowCommand(s command.Streams) *cobra.Command {
@@ -92,20 +104,37 @@ func findPolicy(ctx context.Context, files command.Files, flags cluster.Flags, s
 
 func show(p *v1alpha1.AcceleratorPolicy, revisions []*v1alpha1.PolicyRevision) shown {
 	slices.SortFunc(revisions, func(a, b *v1alpha1.PolicyRevision) int { return cmp.Compare(a.Spec.Revision, b.Spec.Revision) })
-	v := shown{Name: p.Name, Hash: p.Spec.ContentHash(), Spec: p.Spec, ActiveRevision: 1}
+	v := shown{Name: p.Name, Hash: p.Spec.ContentHash(), Spec: p.Spec, ActiveRevision: active(p, revisions)}
 	for _, r := range revisions {
 		v.Revisions = append(v.Revisions, revision{r.Spec.Revision, r.Spec.Hash, r.Spec.State})
-		if r.Spec.State != v1alpha1.RevisionWithdrawn {
-			v.ActiveRevision = r.Spec.Revision
+	}
+	if ready := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
+		v.Ready = &readiness{ready.Status, ready.Reason, ready.Message, p.Status.ObservedGeneration != p.Generation}
+	}
+	return v
+}
+
+// active is the revision that new Pods get, or 0. Where ladder-controller has
+// looked at the policy admission goes by its status. Elsewhere it is what the
+// controller would choose: the one that is named, else the newest, and none in
+// the place of one that is withdrawn or not there. Written by hand and without
+// revisions a policy is revision 1 itself.
+func active(p *v1alpha1.AcceleratorPolicy, revisions []*v1alpha1.PolicyRevision) int64 {
+	var wanted *v1alpha1.PolicyRevision
+	for _, r := range revisions {
+		if n := p.Spec.ActiveRevision; n == nil || *n == r.Spec.Revision {
+			wanted = r // the newest comes last
 		}
 	}
 	switch {
-	case p.Spec.ActiveRevision != nil:
-		v.ActiveRevision = *p.Spec.ActiveRevision
-	case p.Status.ActiveRevision > 0:
-		v.ActiveRevision = p.Status.ActiveRevision
+	case p.Status.ObservedGeneration > 0:
+		return p.Status.ActiveRevision
+	case wanted != nil && wanted.Spec.State != v1alpha1.RevisionWithdrawn && wanted.DeletionTimestamp.IsZero():
+		return wanted.Spec.Revision
+	case len(revisions) == 0 && !manifest.FromCluster(p):
+		return 1
 	}
-	return v
+	return 0
 }
 
 // sharing is how devices are shared, in a line.
@@ -133,7 +162,18 @@ func (v shown) text(w io.Writer, s command.Streams) error {
 		fmt.Fprintf(&b, "  %-12s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	fact("hash", "%s", v.Hash)
-	fact("revision", "%d%s", v.ActiveRevision, v.others())
+	number := "none"
+	if v.ActiveRevision > 0 {
+		number = fmt.Sprint(v.ActiveRevision)
+	}
+	fact("revision", "%s%s", number, v.others())
+	if r := v.Ready; r != nil {
+		stale := ""
+		if r.Stale {
+			stale = "; it was changed since ladder-controller looked at it"
+		}
+		fact("ready", "%s, %s: %s%s", r.Status, r.Reason, r.Message, stale)
+	}
 	fact("driver", "%s", v.Spec.Driver)
 	fact("ranking", "%s", v.Spec.Ranking)
 	fact("mixModels", "%s", v.Spec.MixModels)
