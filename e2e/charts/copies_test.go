@@ -43,7 +43,7 @@ func copied(t *testing.T) map[string]map[string][]byte {
 		"crds/files":               pick(crds.FS, "*.yaml"),
 		"policies/files/admission": without(pick(catalog.FS, "admission/*.yaml"), "device-classes.yaml"),
 		"../files":                 pick(catalog.FS, "admission/*.yaml", "device-classes.yaml"),
-		"policies/files/guard":     pick(catalog.FS, "guard/*.yaml", "allocations.yaml", "pods.yaml"),
+		"policies/files/guard":     pick(catalog.FS, "guard/*.yaml", "allocations.yaml", "claims.yaml", "pods.yaml"),
 		"policies/files/policies":  pick(catalog.FS, "policies/*.yaml"),
 		"driver/files":             pick(catalog.FS, "guard/*.yaml", "slices.yaml"),
 		"controller/files":         pick(catalog.FS, "quota/*.yaml"),
@@ -79,7 +79,7 @@ func TestCopiesAreTheirSources(t *testing.T) {
 		}
 	}
 	guards, err := fs.Glob(catalog.FS, "guard/*.yaml")
-	if err != nil || len(guards) != 3 {
+	if err != nil || len(guards) != 4 {
 		t.Errorf("the guard has the files %v, %v: name the new one in this test and in the chart", guards, err)
 	}
 	if all < 15 {

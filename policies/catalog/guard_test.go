@@ -32,13 +32,13 @@ func rendered(t *testing.T, guard catalog.Guard) map[string]string {
 
 func TestGuardOfTheFilesIsTheDefault(t *testing.T) {
 	texts := rendered(t, catalog.DefaultGuard())
-	for _, name := range []string{"ladder-guard-allocations", "ladder-guard-pods", "ladder-guard-slices"} {
+	for _, name := range []string{"ladder-guard-allocations", "ladder-guard-claims", "ladder-guard-pods", "ladder-guard-slices"} {
 		if texts["ValidatingAdmissionPolicy/"+name] == "" || texts["ValidatingAdmissionPolicyBinding/"+name] == "" {
 			t.Errorf("%s or its binding is missing", name)
 		}
 	}
-	if len(texts) != 6 {
-		t.Errorf("got %d objects, want 3 policies and their bindings", len(texts))
+	if len(texts) != 8 {
+		t.Errorf("got %d objects, want 4 policies and their bindings", len(texts))
 	}
 }
 
@@ -73,6 +73,7 @@ func TestGuardIsReplacedEverywhere(t *testing.T) {
 		"allocations": {
 			`[\"gpu.gpuladder.dev\",\"gpu.nvidia.com\"]`, `[\"user:hand\",\"user:o'hand\"]`, `[\"ladder-scheduler\",\"default-scheduler\"]`,
 		},
+		"claims": {`[\"gpu.gpuladder.dev\",\"gpu.nvidia.com\"]`, `[\"user:hand\",\"user:o'hand\"]`},
 		"pods":   {`[\"gpu.gpuladder.dev\",\"gpu.nvidia.com\"]`, `[\"ladder-scheduler\",\"default-scheduler\"]`},
 		"slices": {`\"user:driver\"`},
 	} {

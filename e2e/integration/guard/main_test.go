@@ -1,6 +1,6 @@
 // Package guard_test tries the guard against a real API server: devices of the
 // guarded drivers are allocated by ladder-scheduler only, whoever else tries
-// and however; a driver writes the slices of its own node only; and a real
+// and however, and stay with their claim while a Pod uses them; a driver writes the slices of its own node only; and a real
 // kube-scheduler is refused.
 package guard_test
 
@@ -58,10 +58,13 @@ func server(t *testing.T) *apiserver.Server {
 		apiserver.Create(t, s.Client, compile.DeviceClass(v1alpha1.DriverName))
 		apiserver.Create(t, s.Client, template("sentinel", v1alpha1.DriverName))
 		c := claim(t, s.Client, "sentinel", v1alpha1.DriverName)
+		bare := give(t, s, claim(t, s.Client, "sentinel-held", v1alpha1.DriverName, protected), v1alpha1.DriverName, someone())
+		bare.Finalizers = nil
 		apiserver.WaitFor(t, "the guard to be in force", func(ctx context.Context) error {
 			tries := map[string]error{
 				"ladder-guard-pods":        s.Client.Create(ctx, pod("sentinel", "default-scheduler", "sentinel"), client.DryRunAll),
 				"ladder-guard-allocations": as(t, s, stock).Status().Update(ctx, allocate(c, v1alpha1.DriverName, "gpu-0"), client.DryRunAll),
+				claims:                     as(t, s, stock).Update(ctx, bare.DeepCopy(), client.DryRunAll),
 				"ladder-guard-slices":      as(t, s, guard.Driver).Create(ctx, slice("sentinel", "n", v1alpha1.DriverName), client.DryRunAll),
 			}
 			for name, err := range tries {

@@ -29,7 +29,7 @@ import (
 // is gone it succeeds with both: so it was the guard that refused.
 func TestStockSchedulerIsRefused(t *testing.T) {
 	s := server(t)
-	startKubeScheduler(t, s)
+	startKubernetes(t, s, binaries.Scheduler, stock, "--pod-max-in-unschedulable-pods-duration=5s")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stock-node"}}
 	apiserver.Create(t, s.Client, node)
 	node.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("32Gi"), "pods": resource.MustParse("110")}
@@ -120,11 +120,11 @@ func bound(ctx context.Context, s *apiserver.Server, name string) error {
 	return nil
 }
 
-// startKubeScheduler runs Kubernetes' scheduler under its own user name until
-// the test ends.
-func startKubeScheduler(t *testing.T, s *apiserver.Server) {
+// startKubernetes runs a program of Kubernetes' control plane under its own user
+// name until the test ends.
+func startKubernetes(t *testing.T, s *apiserver.Server, program, user string, args ...string) {
 	t.Helper()
-	set, err := binaries.Ensure(t.Context(), os.Stderr, binaries.Scheduler)
+	set, err := binaries.Ensure(t.Context(), os.Stderr, program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func startKubeScheduler(t *testing.T, s *apiserver.Server) {
 	err = clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"c": {Server: s.Config.Host, CertificateAuthorityData: s.Config.CAData}},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {
-			ClientCertificateData: s.Config.CertData, ClientKeyData: s.Config.KeyData, Impersonate: stock,
+			ClientCertificateData: s.Config.CertData, ClientKeyData: s.Config.KeyData, Impersonate: user,
 		}},
 		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
 		CurrentContext: "x",
@@ -143,8 +143,8 @@ func startKubeScheduler(t *testing.T, s *apiserver.Server) {
 	}
 	log := filepath.Join(dir, "log")
 	p, err := process.Start(process.Spec{
-		Name: binaries.Scheduler, Path: set.Path(binaries.Scheduler), Dir: dir, Log: log,
-		Args: []string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0", "--pod-max-in-unschedulable-pods-duration=5s"},
+		Name: program, Path: set.Path(program), Dir: dir, Log: log,
+		Args: append([]string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0"}, args...),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func startKubeScheduler(t *testing.T, s *apiserver.Server) {
 	t.Cleanup(func() {
 		p.Stop(context.WithoutCancel(t.Context()), 5*time.Second)
 		if t.Failed() {
-			t.Logf("kube-scheduler:\n%s", process.Tail(log, 30))
+			t.Logf("%s:\n%s", program, process.Tail(log, 30))
 		}
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"gpuladder.dev/ladder/e2e/integration/internal/apiserver"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/catalog"
+	"gpuladder.dev/ladder/policies/compile"
 )
 
 // Who refuses, beside the admission policies.
@@ -78,6 +79,8 @@ func changes[T client.Object](of func(*world) T, change func(T)) func(context.Co
 
 func gated(w *world) *corev1.Pod  { return w.gated }
 func placed(w *world) *corev1.Pod { return w.placed }
+
+func held(w *world) *resourcev1.ResourceClaim { return w.held }
 
 func withoutGate(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
@@ -166,6 +169,14 @@ func attempts() []attempt {
 			return w.tenant.Status().Update(ctx, claim(own, ours), client.DryRunAll)
 		}, byRights},
 
+		{"a device that stays while its claim goes", changes(held, func(c *resourcev1.ResourceClaim) { c.Finalizers = nil }), "ladder-guard-claims"},
+		{"a policy for devices that it has", changes(held, func(c *resourcev1.ResourceClaim) {
+			c.Labels = map[string]string{v1alpha1.LabelPolicy: "gold-only", v1alpha1.LabelPolicyRevision: "3"}
+		}), "ladder-guard-claims"},
+		{"a hash for them", changes(held, func(c *resourcev1.ResourceClaim) {
+			c.Annotations = map[string]string{compile.AnnotationPolicyHash: "sha256:0"}
+		}), "ladder-guard-claims"},
+
 		{"another scheduler", creates(pod(own, "x", asks("h100-first"), func(p *corev1.Pod) { p.Spec.SchedulerName = "my-scheduler" })), "ladder-pods"},
 		{"a node by hand", creates(pod(own, "x", asks("h100-first"), func(p *corev1.Pod) { p.Spec.NodeName = "n1" })), byItsGate},
 		{"a binding by hand", func(ctx context.Context, w *world) error {
@@ -251,6 +262,13 @@ func TestRightsAreLeft(t *testing.T) {
 		{name: "a template by hand", try: creates(template(claim(own, v1alpha1.DriverName)))},
 		{name: "a gate of its own", try: changes(gated, withoutGate("example.com/own"))},
 		{name: "an annotation of its own", try: changes(placed, annotated("example.com/note", "x"))},
+		{name: "a note on a claim with devices", try: changes(held, func(c *resourcev1.ResourceClaim) {
+			c.Labels, c.Annotations = map[string]string{"example.com/note": "x"}, map[string]string{"example.com/note": "x"}
+			c.Finalizers = append(c.Finalizers, "example.com/own")
+		})},
+		{name: "a deletion of one", try: func(ctx context.Context, w *world) error {
+			return w.tenant.Delete(ctx, w.held.DeepCopy(), client.DryRunAll)
+		}},
 		{name: "a deletion", try: func(ctx context.Context, w *world) error {
 			return w.tenant.Delete(ctx, w.gated.DeepCopy(), client.DryRunAll)
 		}},

@@ -5,6 +5,7 @@ package isolation_test
 
 import (
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,6 +48,8 @@ type world struct {
 	quota  *v1alpha1.TenantQuota
 	// template is revision 3 of the policy h100-first.
 	template *resourcev1.ResourceClaimTemplate
+	// held is a claim that has a device.
+	held *resourcev1.ResourceClaim
 }
 
 var found world
@@ -54,7 +58,7 @@ func start(t *testing.T) *world {
 	t.Helper()
 	s := apiserver.Get(t)
 	prepare.Do(func() {
-		running.Install(t, s, "../../cluster/lab", catalog.Quota)
+		running.Install(t, s, "../../cluster/lab", catalog.Quota, guard)
 		found = world{Server: s, tenant: asUser(t, s, tenant)}
 		for _, ns := range []*corev1.Namespace{
 			{ObjectMeta: metav1.ObjectMeta{Name: own, Labels: map[string]string{"tier": "silver"}}},
@@ -87,6 +91,15 @@ func start(t *testing.T) *world {
 		}
 		found.template = templateOf(t, "h100-first", 3)
 		apiserver.Create(t, apiserver.AsMaster(t, s, catalog.DefaultAccounts().Controller), found.template)
+		found.held = claim(own, v1alpha1.DriverName)
+		found.held.Name, found.held.Finalizers = "held", []string{resourcev1.Finalizer}
+		apiserver.Create(t, s.Client, found.held)
+		found.held.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
+			Results: []resourcev1.DeviceRequestAllocationResult{{Request: "gpu", Driver: v1alpha1.DriverName, Pool: "n1", Device: "gpu-0"}},
+		}}
+		if err := apiserver.AsMaster(t, s, catalog.DefaultAccounts().Scheduler).Status().Update(t.Context(), found.held); err != nil {
+			t.Fatal(err)
+		}
 		found.gated = pod(own, "gated", asks("h100-first"), func(p *corev1.Pod) {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/own"}}
 		})
@@ -96,6 +109,13 @@ func start(t *testing.T) *world {
 		}
 	})
 	return &found
+}
+
+// guard is of the guard what keeps claims; what it says of Pods that have the
+// wrong scheduler the policies of admission say as well.
+func guard(catalog.Accounts) ([]*unstructured.Unstructured, error) {
+	objects, err := catalog.DefaultGuard().Objects()
+	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetName() != "ladder-guard-claims" }), err
 }
 
 // asUser is a client of a user with no rights but those that are bound.
