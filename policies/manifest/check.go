@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -12,7 +13,13 @@ import (
 // Check looks at what objects say about one another: revisions and the
 // policies' activeRevision, the Pods' labels, namespaces in two quotas. The
 // error is an [*Error] at the first object that is wrong.
+//
+// In a cluster such things happen: what an object names was changed or deleted
+// after it. So objects that [FromCluster] is true of are left as they are, for
+// whoever reads the set to treat as the cluster does. [Set.Warnings] tells of
+// policies and quotas among them; of a Pod it is told when it is decided.
 func (s *Set) Check() error {
+	s.unsettled = nil
 	revisions := map[string]map[int64]bool{}
 	for r := range All[*v1alpha1.PolicyRevision](s) {
 		if revisions[r.Spec.Policy] == nil {
@@ -23,21 +30,31 @@ func (s *Set) Check() error {
 	for p, o := range All[*v1alpha1.AcceleratorPolicy](s) {
 		// Without any revision a policy is revision 1.
 		if n := p.Spec.ActiveRevision; n != nil && !has(revisions[p.Name], *n) {
-			return o.Errorf("spec.activeRevision", "names revision %d, which is not there; add the PolicyRevision %s", *n, v1alpha1.RevisionName(p.Name, *n))
+			err := o.Errorf("spec.activeRevision", "names revision %d, which is not there; add the PolicyRevision %s", *n, v1alpha1.RevisionName(p.Name, *n))
+			if !FromCluster(p) {
+				return err
+			}
+			s.unsettled = append(s.unsettled, err)
 		}
 	}
-	tenants := map[string]string{}
+	tenants := map[string]*v1alpha1.TenantQuota{}
 	for q, o := range All[*v1alpha1.TenantQuota](s) {
 		for i, ns := range q.Spec.Namespaces {
-			if other, taken := tenants[ns]; taken {
-				return o.Errorf(fmt.Sprintf("spec.namespaces[%d]", i), "namespace %s belongs to TenantQuota %s already; a namespace has one tenant", ns, other)
+			other := tenants[ns]
+			if other == nil {
+				tenants[ns] = q
+				continue
 			}
-			tenants[ns] = q.Name
+			err := o.Errorf(fmt.Sprintf("spec.namespaces[%d]", i), "namespace %s belongs to TenantQuota %s already; a namespace has one tenant", ns, other.Name)
+			if !FromCluster(q) || !FromCluster(other) {
+				return err
+			}
+			s.unsettled = append(s.unsettled, err)
 		}
 	}
 	for pod, o := range All[*corev1.Pod](s) {
-		if !Undecided(pod) {
-			continue // what it has was decided by what the policy was then
+		if !Undecided(pod) || FromCluster(pod) {
+			continue // what a placed one has was decided by what the policy was then
 		}
 		if err := s.checkLabels(pod, o, revisions); err != nil {
 			return err
@@ -73,6 +90,10 @@ func (s *Set) checkLabels(pod *corev1.Pod, o Object, revisions map[string]map[in
 	}
 	return nil
 }
+
+// FromCluster says whether an API server made an object, rather than a person
+// by hand: it has a UID.
+func FromCluster(o metav1.Object) bool { return o.GetUID() != "" }
 
 // has says whether a policy with these revisions has revision n. One without
 // any is revision 1.

@@ -11,6 +11,8 @@ import (
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 // header is what every object says about itself. Values of a wrong type are
@@ -184,7 +186,11 @@ func (s *Set) addObject(src Source, object string, raw []byte, gvk schema.GroupV
 		}
 	}
 	if err := s.cel.selectors(obj); err != nil {
-		return &Error{Source: src, Object: object, Field: err.Field, Msg: err.Detail, All: field.ErrorList{err}}
+		wrong := &Error{Source: src, Object: object, Field: err.Field, Msg: err.Detail, All: field.ErrorList{err}}
+		if _, policy := obj.(*v1alpha1.AcceleratorPolicy); !policy || !FromCluster(meta) {
+			return wrong
+		}
+		s.uncompiled = append(s.uncompiled, wrong) // an API server can't compile CEL of a kind like ours
 	}
 	if first, ok := s.index[o.key()]; ok {
 		return fail("metadata.name", fmt.Sprintf("is given twice, first in %s; keep one", s.Objects[first].Source))

@@ -7,7 +7,9 @@
 // wrong type, two objects of one name, a CEL expression that does not compile,
 // a Pod that names a policy which is not there: each is an [Error], never a
 // guess. Kinds that Ladder does not read are skipped and reported once, by
-// [Set.Warnings].
+// [Set.Warnings]. Of objects that a cluster made, and only of them, it is no
+// error that what they name is not there ([Set.Check]), or that a policy's CEL
+// does not compile ([Set.Uncompiled]).
 //
 // # Limits
 //

@@ -272,6 +272,62 @@ func TestLabelsOfPlacedPods(t *testing.T) {
 	}
 }
 
+// In a cluster what an object names may be changed or deleted after it, so a dump
+// of one is read; told is what nobody else would tell. An object that was
+// written by hand is refused, also beside a dump.
+func TestObjectsOfAClusterMayBeUnsettled(t *testing.T) {
+	fromCluster := func(text, name string) string {
+		return strings.Replace(text, "name: "+name, "uid: u-"+name+", name: "+name, 1)
+	}
+	pod := strings.Replace(podText, "  name: p", "  uid: u\n  name: p", 1)
+	for name, tc := range map[string]struct {
+		in   string
+		want []string // parts of the warnings, one each
+		err  string
+	}{
+		"a policy that is gone":    {pod, nil, ""},
+		"a revision that is gone":  {join(policyText, strings.Replace(pod, "h100-first}", `h100-first, gpuladder.dev/policy-revision: "3"}`, 1)), nil, ""},
+		"no active revision":       {strings.Replace(fromCluster(policyText, "h100-first"), "spec:", "spec:\n  activeRevision: 7", 1), []string{"spec.activeRevision: names revision 7"}, ""},
+		"two tenants":              {join(fromCluster(quota("a", "ns"), "a"), fromCluster(quota("b", "ns"), "b")), []string{"spec.namespaces[0]: namespace ns belongs to TenantQuota a already"}, ""},
+		"CEL":                      {strings.Replace(fromCluster(policyText, "h100-first"), "models: [H100]", "selectors: ['device.foo == 1']", 1), []string{"spec.tiers[0].selectors[0]: CEL does not compile"}, ""},
+		"two tenants, one by hand": {join(fromCluster(quota("a", "ns"), "a"), quota("b", "ns")), nil, "belongs to TenantQuota a already"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, err := Parse("in.yaml", []byte(tc.in))
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("got %v, want %q", err, tc.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := set.Warnings()
+			if len(got) != len(tc.want) {
+				t.Fatalf("warnings %q, want %q", got, tc.want)
+			}
+			for i, want := range tc.want {
+				if !strings.Contains(got[i], want) {
+					t.Errorf("warning %q, want %q", got[i], want)
+				}
+			}
+		})
+	}
+	var many []string
+	for i := range 3 * mostUnsettled {
+		name := strings.Repeat("q", i+1)
+		many = append(many, fromCluster(quota(name, "ns"), name))
+	}
+	set, err := Parse("in.yaml", []byte(join(many...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := set.Warnings(); len(got) != mostUnsettled+1 || !strings.HasPrefix(got[mostUnsettled], "19 further") {
+		t.Errorf("%d warnings, the last %q", len(got), got[len(got)-1])
+	}
+}
+
 // Reading ends with its context, also while it waits for input.
 func TestReadIsGivenUp(t *testing.T) {
 	in, writer := io.Pipe()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -50,7 +51,10 @@ type Set struct {
 	Objects []Object
 	index   map[key]int
 	skipped map[schema.GroupKind]int
-	cel     compiled
+	// uncompiled and unsettled are what is wrong with objects of a cluster by
+	// themselves, and beside others.
+	uncompiled, unsettled []*Error
+	cel                   compiled
 	// maxValues bounds the values of one YAML document.
 	maxValues int
 }
@@ -81,8 +85,28 @@ func All[T runtime.Object](s *Set) iter.Seq2[T, Object] {
 	}
 }
 
-// Warnings says in at most one line what was skipped.
+// mostUnsettled is how many unsettled objects are told one by one.
+const mostUnsettled = 10
+
+// Uncompiled are the policies of a cluster with CEL that does not compile: an API
+// server lets them in, and ladder-controller makes no revision of them.
+func (s *Set) Uncompiled() []*Error { return s.uncompiled }
+
+// Warnings says in one line what was skipped, and in one each which policies of a
+// cluster do not compile and what its objects say about others that does not hold.
 func (s *Set) Warnings() []string {
+	warnings := s.whatWasSkipped()
+	all := slices.Concat(s.uncompiled, s.unsettled)
+	for i, err := range all {
+		if i == mostUnsettled {
+			return append(warnings, fmt.Sprintf("%d further policies and quotas are not as they should be", len(all)-i))
+		}
+		warnings = append(warnings, err.Error())
+	}
+	return warnings
+}
+
+func (s *Set) whatWasSkipped() []string {
 	if len(s.skipped) == 0 {
 		return nil
 	}

@@ -75,6 +75,7 @@ status:
 		"named, withdrawn": {naming("2"), withdrawn, "revision     none active, of 1, 2 (withdrawn)\n"},
 		"by its status":    {looked("1"), compiled("2"), "revision     none active, of 1, 2\n  ready        False, RevisionWithdrawn: revision 2 is withdrawn\n"},
 		"changed since":    {looked("2"), withdrawn, "  ready        False, RevisionWithdrawn: revision 2 is withdrawn; it was changed since ladder-controller looked at it\n"},
+		"named, not there": {strings.Replace(naming("7"), "{name: h100-first}", "{name: h100-first, uid: u}", 1), compiled("2"), "revision     none active, of 1, 2\n"},
 	} {
 		all := write(t, dir, "all.yaml", strings.Join([]string{tc.policy, tc.second, compiled("1")}, "\n---\n"))
 		if r := ladder(t, "policy", "show", "h100-first", "-f", all).want(t, 0); !strings.Contains(r.stdout, tc.want) {
@@ -214,6 +215,11 @@ spec: {namespaces: [team-s], models: [{model: T4}, {model: H100, limit: 1}]}
 				ladder(t, "policy", "lint", path, "--strict").want(t, 1)
 			}
 		})
+	}
+	// As a cluster prints it, where the API server has let it in.
+	stored := strings.Replace(policy(`{tiers: [{name: a, selectors: ['1 +']}]}`), "{name: p}", "{name: p, uid: u}", 1)
+	if r := ladder(t, "policy", "lint", write(t, t.TempDir(), "p.yaml", stored)).want(t, 1); !strings.Contains(r.stdout, "error: spec.tiers[0].selectors[0]: CEL does not compile: ") {
+		t.Errorf("found:\n%s", r.stdout)
 	}
 	refused(t, ladder(t, "policy", "lint", write(t, t.TempDir(), "p.yaml", policy("{tires: []}"))), "p.yaml: document 1 (AcceleratorPolicy p)", "spec.tires: unknown field")
 	if r := ladder(t, "policy", "lint", "-o", "json", write(t, t.TempDir(), "p.yaml", fullPolicy)).want(t, 0); r.stdout != "{\n  \"findings\": []\n}\n" {

@@ -49,6 +49,11 @@ The same input gives the same bytes, in whatever order its documents stand. A
 Pod without a creationTimestamp counts as created at the evaluation time. A Pod
 at a scheduling gate, such as that of its tenant, is named and not decided, as
 no scheduler looks at it.
+
+A Pod of a cluster, one with a UID, that names a policy, revision or claim which
+is not there waits with the class PolicyInvalid or ClaimGone; in a Pod that was
+written by hand that is bad input.
+
 Exit code 0: every Pod got its devices, or none waits; 3: some did not, or stand
 at a gate; 2: bad input.`,
 		Example: `  # What would the cluster decide now?
@@ -82,6 +87,7 @@ func (f *decideFlags) run(ctx context.Context, s command.Streams) (err error) {
 	if err != nil {
 		return err
 	}
+	settings.Warn = s.Warn
 	var bundle *bundleFile
 	if f.bundle != "" {
 		if bundle, err = createBundle(f.bundle); err != nil {

@@ -169,7 +169,7 @@ func (f *explainFlags) fromFiles(ctx context.Context, s command.Streams) (*decid
 	if d := f.recorded(set); d != nil {
 		return d, nil
 	}
-	decisions, err := Run(ctx, set, Settings{Now: now, Examples: f.examples})
+	decisions, err := Run(ctx, set, Settings{Now: now, Examples: f.examples, Warn: s.Warn})
 	if err != nil {
 		return nil, command.Failed(err)
 	}

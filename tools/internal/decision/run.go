@@ -9,8 +9,11 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/decide"
@@ -34,11 +37,17 @@ type Settings struct {
 	Examples int
 	// Journal, where not nil, gets the bundle.
 	Journal io.Writer
+	// Warn says what the caller of the command should know.
+	Warn func(format string, args ...any)
 }
+
+// mostUndecidable is how many Pods that can't be decided are told one by one.
+const mostUndecidable = 10
 
 // Run decides every Pod of the set that waits for devices and stands at no
 // scheduling gate, one after another; each sees what the earlier ones took.
-// Errors are of *manifest.Error, except for one of writing the journal
+// A Pod of a cluster that names what is not there waits with the class of that,
+// as it does in the cluster. Errors are of *manifest.Error, except for one of writing the journal
 // and for the context's.
 func Run(ctx context.Context, set *manifest.Set, s Settings) ([]*decide.Decision, error) {
 	opts := decide.Options{NodeChecks: decide.BuiltinNodeChecks, Examples: s.Examples}
@@ -58,6 +67,9 @@ func Run(ctx context.Context, set *manifest.Set, s Settings) ([]*decide.Decision
 			return nil, err
 		}
 		if err := e.Put(o.Object); err != nil {
+			if _, policy := o.Object.(*v1alpha1.AcceleratorPolicy); policy && manifest.FromCluster(o.Meta()) {
+				continue // reading warned of it; Pods have the revisions that were made before
+			}
 			return nil, blame(o, err)
 		}
 	}
@@ -69,7 +81,7 @@ func Run(ctx context.Context, set *manifest.Set, s Settings) ([]*decide.Decision
 		now = time.Unix(0, 0)
 	}
 	decisions := []*decide.Decision{}
-	named := newClaims(set)
+	named, undecidable := newClaims(set), 0
 	for _, q := range queue(set) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -79,7 +91,15 @@ func Run(ctx context.Context, set *manifest.Set, s Settings) ([]*decide.Decision
 			Now: now.UTC(), Attempt: 1,
 		})
 		if err != nil {
-			return nil, blame(q.source, err)
+			if !manifest.FromCluster(q.pod) || !errors.Is(err, decide.ErrNotFound) && !errors.Is(err, decide.ErrInvalid) {
+				return nil, blame(q.source, err)
+			}
+			d = waits(q.pod, err, now)
+			if undecidable++; undecidable <= mostUndecidable {
+				s.Warn("%v. It waits with the class %s, as in the cluster, unless the input lacks what the cluster has", blame(q.source, err), d.Class)
+			}
+			decisions = append(decisions, d)
+			continue
 		}
 		if err := e.Assume(d, false); err != nil {
 			return nil, blame(q.source, err)
@@ -91,12 +111,44 @@ func Run(ctx context.Context, set *manifest.Set, s Settings) ([]*decide.Decision
 		}
 		decisions = append(decisions, d)
 	}
+	if left := undecidable - mostUndecidable; left > 0 {
+		s.Warn("%d further Pods name what is not there", left)
+	}
 	if recorder != nil {
 		if err := recorder.Seal(); err != nil {
 			return nil, err
 		}
 	}
 	return decisions, nil
+}
+
+// waits is what stands for the decision about a Pod that names what is not there.
+func waits(pod *corev1.Pod, why error, now time.Time) *decide.Decision {
+	d := &decide.Decision{Namespace: pod.Namespace}
+	d.Pod, d.PodUID = pod.Name, pod.UID
+	d.Outcome, d.Class = v1alpha1.OutcomePending, v1alpha1.FailurePolicyInvalid
+	for _, name := range claimNames(pod) {
+		if strings.Contains(why.Error(), fmt.Sprintf("ResourceClaim %q, ", name)) {
+			d.Class = v1alpha1.FailureClaimGone
+		}
+	}
+	d.Message = v1alpha1.ClipMessage(fmt.Sprintf("%s: %v.", d.Outcome, why))
+	d.Attempt, d.EngineVersion = 1, decide.EngineVersion
+	at := metav1.NewMicroTime(now.UTC())
+	d.DecidedAt = &at
+	return d
+}
+
+// claimNames are the claims that a Pod names or that were made for it.
+func claimNames(pod *corev1.Pod) []string {
+	var names []string
+	for _, c := range pod.Spec.ResourceClaims {
+		names = append(names, ptr.Deref(c.ResourceClaimName, ""))
+	}
+	for _, c := range pod.Status.ResourceClaimStatuses {
+		names = append(names, ptr.Deref(c.ResourceClaimName, ""))
+	}
+	return nonEmpty(names...)
 }
 
 // fieldPath is a path as the engine puts it before what it says.

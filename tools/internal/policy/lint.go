@@ -79,23 +79,15 @@ func lint(ctx context.Context, files command.Files, s command.Streams) ([]findin
 	set, err := files.Read(ctx, s)
 	var wrong *manifest.Error
 	if errors.As(err, &wrong) && len(wrong.All) > 0 {
-		findings := []finding{}
-		for _, e := range wrong.All {
-			msg := e.ErrorBody()
-			if e.BadValue == nil && e.Detail != "" {
-				msg = e.Detail
-			}
-			findings = append(findings, finding{
-				File: wrong.File, Document: wrong.Document, Object: wrong.Object,
-				Severity: severityError, Field: e.Field, Message: msg,
-			})
-		}
-		return findings, nil
+		return mistakes(wrong), nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	findings := []finding{}
+	for _, wrong := range set.Uncompiled() {
+		findings = append(findings, mistakes(wrong)...)
+	}
 	found := 0
 	for p, o := range manifest.All[*v1alpha1.AcceleratorPolicy](set) {
 		found++
@@ -124,6 +116,22 @@ func lint(ctx context.Context, files command.Files, s command.Streams) ([]findin
 		s.Warn("there is no AcceleratorPolicy in the input")
 	}
 	return findings, nil
+}
+
+// mistakes are all that is wrong with an object that would be refused.
+func mistakes(wrong *manifest.Error) []finding {
+	findings := []finding{}
+	for _, e := range wrong.All {
+		msg := e.ErrorBody()
+		if e.BadValue == nil && e.Detail != "" {
+			msg = e.Detail
+		}
+		findings = append(findings, finding{
+			File: wrong.File, Document: wrong.Document, Object: wrong.Object,
+			Severity: severityError, Field: e.Field, Message: msg,
+		})
+	}
+	return findings
 }
 
 func printFindings(w io.Writer, s command.Streams, findings []finding) error {
