@@ -127,6 +127,36 @@ func TestExplainAtAGate(t *testing.T) {
 	}
 }
 
+// The record of a Pod that is gone is none of the one that has its name now.
+func TestExplainOfANamesake(t *testing.T) {
+	of := func(record map[string]any, uid string) map[string]any {
+		record["spec"].(map[string]any)["podUID"] = uid
+		return record
+	}
+	pod := func(name string) map[string]any {
+		return map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "namespace": "team-a", "uid": "now"}}
+	}
+	const pods = "/api/v1/namespaces/team-a/pods/"
+	config := apiServer(t, map[string][]map[string]any{
+		"namespaces/team-a/allocationdecisions": {
+			of(record("r-1", "again", "2026-11-01T00:00:01.000000Z", "of the first"), "before"),
+			of(record("r-2", "both", "2026-11-01T00:00:02.000000Z", "of the second"), "now"),
+			of(record("r-3", "both", "2026-11-01T00:00:03.000000Z", "of the first, told late"), "before"),
+			of(record("r-4", "gone", "2026-11-01T00:00:04.000000Z", "of one that is gone"), "before"),
+		},
+	}, map[string]map[string]any{pods + "again": pod("again"), pods + "both": pod("both")})
+	for name, want := range map[string]struct{ said, warned string }{
+		"again": {"of the first", "warning: the record is of an earlier Pod of this name, with the UID before; there is none of the one that is there now, with the UID now\n"},
+		"both":  {"of the second", ""},
+		"gone":  {"of one that is gone", ""},
+	} {
+		r := ladder(t, "explain", name, "--kubeconfig", config).want(t, 0)
+		if !strings.Contains(r.stdout, want.said) || r.stderr != want.warned {
+			t.Errorf("%s: stderr %q, stdout %q", name, r.stderr, r.stdout)
+		}
+	}
+}
+
 func TestPolicyShowFromCluster(t *testing.T) {
 	spec := map[string]any{"tiers": []any{map[string]any{"name": "h100", "models": []any{"H100"}}}}
 	revision := func(policy string, n int) map[string]any {

@@ -172,3 +172,29 @@ func TestManyParkedPods(t *testing.T) {
 		t.Errorf("%d lines of warnings: %s", n, r.stderr)
 	}
 }
+
+// Records of several namespaces are several Pods, and that of a Pod that is gone
+// is none of the one that has its name now.
+func TestExplainPicksNobodyElsesRecord(t *testing.T) {
+	record := func(namespace, uid, message string) string {
+		return "apiVersion: gpuladder.dev/v1alpha1\nkind: AllocationDecision\nmetadata: {name: r-" + uid + ", namespace: " + namespace + "}\n" +
+			"spec: {pod: old, podUID: " + uid + ", outcome: Pending, message: \"Pending: " + message + "\", decidedAt: \"2026-11-01T00:00:01.000000Z\", attempt: 1}\n---\n"
+	}
+	dir := t.TempDir()
+	two := write(t, dir, "records.yaml", record("t", "one", "in t")+record("u", "two", "in u"))
+	refused(t, ladder(t, "explain", "old", "-f", two), "several namespaces have a Pod old", "-n")
+	if r := ladder(t, "explain", "old", "-n", "u", "-f", two).want(t, 0); !strings.Contains(r.stdout, "in u") {
+		t.Errorf("it says\n%s", r.stdout)
+	}
+	waits := write(t, dir, "waits.yaml", dump+record("u", "two", "in u"))
+	refused(t, ladder(t, "explain", "old", "-f", waits), "several namespaces have a Pod old", "-n")
+
+	namesake := write(t, dir, "namesake.yaml", dump+record("t", "before", "of the one before"))
+	if r := ladder(t, "explain", "old", "-f", namesake).want(t, 0); strings.Contains(r.stdout, "of the one before") || !strings.Contains(r.stdout, "gpu-1") {
+		t.Errorf("it says\n%s", r.stdout)
+	}
+	own := write(t, dir, "own.yaml", dump+record("t", "old", "its own"))
+	if r := ladder(t, "explain", "old", "-f", own).want(t, 0); !strings.Contains(r.stdout, "its own") {
+		t.Errorf("it says\n%s", r.stdout)
+	}
+}

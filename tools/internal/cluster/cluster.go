@@ -3,10 +3,12 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -72,9 +74,11 @@ func (f *Flags) Connect() (*Client, error) {
 // pageSize is how many records are asked for at once.
 const pageSize = 500
 
-// LastDecision is the newest AllocationDecision about a Pod.
-func (c *Client) LastDecision(ctx context.Context, namespace, pod string) (*v1alpha1.AllocationDecision, error) {
-	var newest *v1alpha1.AllocationDecision
+// LastDecision is the newest AllocationDecision about a Pod of this name. Where
+// the Pod that is there now is known, one about it goes before those about
+// earlier ones.
+func (c *Client) LastDecision(ctx context.Context, namespace, pod string, present *corev1.Pod) (*v1alpha1.AllocationDecision, error) {
+	var newest, own *v1alpha1.AllocationDecision
 	err := c.each(ctx, "allocationdecisions", namespace, func(u *unstructured.Unstructured) error {
 		if name, _, _ := unstructured.NestedString(u.Object, "spec", "pod"); name != pod {
 			return nil
@@ -86,15 +90,24 @@ func (c *Client) LastDecision(ctx context.Context, namespace, pod string) (*v1al
 		if newest == nil || Newer(record, newest) {
 			newest = record
 		}
+		if present != nil && !IsEarlier(record, present) && (own == nil || Newer(record, own)) {
+			own = record
+		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	if newest == nil {
-		return nil, c.noDecision(ctx, namespace, pod)
+		return nil, noDecision(namespace, pod, present)
 	}
-	return newest, nil
+	return cmp.Or(own, newest), nil
+}
+
+// IsEarlier says whether a record is about another Pod than this one, which had
+// its name before. Of a record or Pod without a UID that can't be told.
+func IsEarlier(record *v1alpha1.AllocationDecision, pod *corev1.Pod) bool {
+	return record.Spec.PodUID != "" && pod.UID != "" && record.Spec.PodUID != pod.UID
 }
 
 // Newer says whether a was decided after b; of two at one instant the one with

@@ -42,8 +42,8 @@ func whyAtGates(namespace, pod string) string {
 		"ladder quota explain " + pod + " -n " + namespace + " -f -"
 }
 
-// GatesOf reads a Pod's scheduling gates.
-func (c *Client) GatesOf(ctx context.Context, namespace, pod string) ([]string, error) {
+// Pod reads a Pod.
+func (c *Client) Pod(ctx context.Context, namespace, pod string) (*corev1.Pod, error) {
 	u, err := c.dynamic.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(namespace).Get(ctx, pod, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("getting Pod %s/%s, %w", namespace, pod, err)
@@ -52,15 +52,18 @@ func (c *Client) GatesOf(ctx context.Context, namespace, pod string) ([]string, 
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, read); err != nil {
 		return nil, fmt.Errorf("reading Pod %s/%s, %w", namespace, pod, err)
 	}
-	return Gates(read), nil
+	return read, nil
 }
 
 // noDecision says why there is no AllocationDecision about a Pod, as far as the
-// Pod can be read.
-func (c *Client) noDecision(ctx context.Context, namespace, pod string) error {
-	gates, err := c.GatesOf(ctx, namespace, pod)
+// Pod is known; nil where it is not.
+func noDecision(namespace, pod string, present *corev1.Pod) error {
+	var gates []string
+	if present != nil {
+		gates = Gates(present)
+	}
 	switch {
-	case err != nil || len(gates) == 0:
+	case len(gates) == 0:
 		return fmt.Errorf("no AllocationDecision about Pod %s/%s; was it scheduled by %s, and not longer ago than records are kept?", namespace, pod, v1alpha1.SchedulerName)
 	case slices.Contains(gates, v1alpha1.GateQuota):
 		return fmt.Errorf("no AllocationDecision about Pod %s/%s: it %s, and no scheduler has looked at it; ask why with `%s`", namespace, pod, AtGates(gates), whyAtGates(namespace, pod))

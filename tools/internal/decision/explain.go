@@ -121,13 +121,20 @@ func (f *explainFlags) fromCluster(ctx context.Context, s command.Streams) (*dec
 	if f.namespace == "" {
 		f.namespace = client.Namespace
 	}
-	record, err := client.LastDecision(ctx, f.namespace, f.pod)
+	pod, err := client.Pod(ctx, f.namespace, f.pod)
 	if err != nil {
-		return nil, command.Failed(err)
+		pod = nil // it may be gone, or not for everybody to read; the record says what it was
 	}
-	// Gates can be put on a new Pod only, so one with gates was never decided on.
-	if gates, err := client.GatesOf(ctx, f.namespace, f.pod); err == nil && len(gates) > 0 {
-		s.Warn("the record is of an earlier Pod of this name; the one that is there now %s", cluster.AtGates(gates))
+	record, err := client.LastDecision(ctx, f.namespace, f.pod, pod)
+	switch {
+	case err != nil:
+		return nil, command.Failed(err)
+	case pod == nil:
+	case len(pod.Spec.SchedulingGates) > 0:
+		// Gates can be put on a new Pod only, so one with gates was never decided on.
+		s.Warn("the record is of an earlier Pod of this name; the one that is there now %s", cluster.AtGates(cluster.Gates(pod)))
+	case cluster.IsEarlier(record, pod):
+		s.Warn("the record is of an earlier Pod of this name, with the UID %s; there is none of the one that is there now, with the UID %s", record.Spec.PodUID, pod.UID)
 	}
 	if f.all {
 		s.Warn("records in the cluster name a few devices for each reason; for every one use --bundle with the scheduler's journal%s", at(record))
@@ -166,41 +173,53 @@ func (f *explainFlags) fromFiles(ctx context.Context, s command.Streams) (*decid
 	if err != nil {
 		return nil, err
 	}
-	if d := f.recorded(set); d != nil {
-		return d, nil
+	d, err := f.recorded(set)
+	if d != nil || err != nil {
+		return d, err
 	}
 	decisions, err := Run(ctx, set, Settings{Now: now, Examples: f.examples, Warn: s.Warn})
 	if err != nil {
 		return nil, command.Failed(err)
 	}
-	var found []*decide.Decision
 	for _, d := range decisions {
 		if f.is(d.Namespace, d.Pod) {
-			found = append(found, d)
+			return d, nil
 		}
 	}
-	switch len(found) {
-	case 0:
-		return nil, command.Failed(f.absent(set))
-	case 1:
-		return found[0], nil
-	}
-	return nil, command.BadInput(fmt.Errorf("several namespaces have a Pod %s; say which with -n", f.pod))
+	return nil, command.Failed(f.absent(set))
 }
 
-// recorded is the newest AllocationDecision of the Pod among the files.
-func (f *explainFlags) recorded(set *manifest.Set) *decide.Decision {
+// recorded is the newest AllocationDecision of the Pod among the files, if there
+// is one that is not about an earlier Pod of its name. Where several namespaces
+// have a Pod of the name, with a record or to be decided, that is an error.
+func (f *explainFlags) recorded(set *manifest.Set) (*decide.Decision, error) {
+	namespaces := map[string]bool{}
+	for pod := range manifest.All[*corev1.Pod](set) {
+		if f.is(pod.Namespace, pod.Name) && manifest.Undecided(pod) && asks(pod) {
+			namespaces[pod.Namespace] = true
+		}
+	}
 	var newest *v1alpha1.AllocationDecision
 	for r := range manifest.All[*v1alpha1.AllocationDecision](set) {
-		if f.is(r.Namespace, r.Spec.Pod) && (newest == nil || cluster.Newer(r, newest)) {
+		if !f.is(r.Namespace, r.Spec.Pod) {
+			continue
+		}
+		namespaces[r.Namespace] = true
+		if o, ok := set.Find("Pod", r.Namespace, r.Spec.Pod); ok && cluster.IsEarlier(r, o.Object.(*corev1.Pod)) {
+			continue
+		}
+		if newest == nil || cluster.Newer(r, newest) {
 			newest = r
 		}
 	}
-	if newest == nil {
-		return nil
+	switch {
+	case len(namespaces) > 1:
+		return nil, command.BadInput(fmt.Errorf("several namespaces have a Pod %s; say which with -n", f.pod))
+	case newest == nil:
+		return nil, nil
 	}
 	f.shorten(newest)
-	return &decide.Decision{Namespace: newest.Namespace, AllocationDecisionSpec: newest.Spec}
+	return &decide.Decision{Namespace: newest.Namespace, AllocationDecisionSpec: newest.Spec}, nil
 }
 
 // absent says why there is no decision for the Pod in the files.
