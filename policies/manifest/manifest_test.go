@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
@@ -325,6 +326,43 @@ func TestObjectsOfAClusterMayBeUnsettled(t *testing.T) {
 	}
 	if got := set.Warnings(); len(got) != mostUnsettled+1 || !strings.HasPrefix(got[mostUnsettled], "19 further") {
 		t.Errorf("%d warnings, the last %q", len(got), got[len(got)-1])
+	}
+}
+
+func TestRewrite(t *testing.T) {
+	set, err := Parse("in.yaml", []byte(join(nodeText, policyText, podText)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, _ := set.Find("AcceleratorPolicy", "", "h100-first")
+	next := &v1alpha1.PolicyRevision{}
+	next.Name = "h100-first-1"
+	out := set.Rewrite(func(o Object) runtime.Object {
+		switch o.Object.(type) {
+		case *corev1.Node:
+			return nil
+		case *corev1.Pod:
+			pod := o.Object.(*corev1.Pod).DeepCopy()
+			pod.Labels["new"] = "yes"
+			return pod
+		}
+		return o.Object
+	}, Object{next, policy.Source})
+	var got []string
+	for _, o := range out.Objects {
+		got = append(got, o.String())
+	}
+	if want := "AcceleratorPolicy h100-first,Pod team-a/p,PolicyRevision h100-first-1"; strings.Join(got, ",") != want {
+		t.Errorf("objects %q, want %q", got, want)
+	}
+	if o, ok := out.Find("Pod", "team-a", "p"); !ok || o.Object.(*corev1.Pod).Labels["new"] != "yes" {
+		t.Error("the new Pod is not found")
+	}
+	if _, ok := out.Find("Node", "", "n-1"); ok {
+		t.Error("the Node is still found")
+	}
+	if o, _ := set.Find("Pod", "team-a", "p"); len(set.Objects) != 3 || o.Object.(*corev1.Pod).Labels["new"] != "" {
+		t.Error("the first set was changed")
 	}
 }
 

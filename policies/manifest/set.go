@@ -85,6 +85,26 @@ func All[T runtime.Object](s *Set) iter.Seq2[T, Object] {
 	}
 }
 
+// Rewrite returns a set in which change has replaced objects by others of the
+// same kind and name or, where it gives nil, left them out, with further objects
+// behind them. The set itself stays as it is.
+func (s *Set) Rewrite(change func(Object) runtime.Object, more ...Object) *Set {
+	out := &Set{index: map[key]int{}, skipped: s.skipped, uncompiled: s.uncompiled, unsettled: s.unsettled, cel: s.cel, maxValues: s.maxValues}
+	add := func(o Object) {
+		out.index[o.key()] = len(out.Objects)
+		out.Objects = append(out.Objects, o)
+	}
+	for _, o := range s.Objects {
+		if o.Object = change(o); o.Object != nil {
+			add(o)
+		}
+	}
+	for _, o := range more {
+		add(o)
+	}
+	return out
+}
+
 // mostUnsettled is how many unsettled objects are told one by one.
 const mostUnsettled = 10
 

@@ -85,6 +85,77 @@ func edited(t *testing.T, pairs ...string) string {
 	return text
 }
 
+// newTiers are what the policy is changed to; the words before are the policy's
+// own, since a revision's stand in policySpec.
+var newTiers = []string{"spec: {tiers: [{name: b200, models: [B200]}]}\nstatus", "spec: {tiers: [{name: h100, models: [H100]}]}\nstatus"}
+
+// A policy that was edited in a dump is tried, for the Pods that waited with
+// what was active; each answer names its revision.
+func TestEditedPolicyIsTried(t *testing.T) {
+	const oldKeeps = "t/old  Allocated: tier a100 of p revision 1, on node-1: gpu-1 (A100)\n"
+	for name, tc := range map[string]struct {
+		text         string
+		want, warned string
+	}{
+		"as it is": {dump, "no tier of policy p revision 2 can ever be met", ""},
+		"edited": {
+			edited(t, newTiers...), "t/a  Allocated: tier h100 of p revision 3, on node-1: gpu-0 (H100)\n",
+			"AcceleratorPolicy p: it says something else than its newest revision. New Pods get it as revision 3, which ladder-controller would make, " +
+				"as do the Pods here that wait with an older one (1); in the cluster such Pods keep theirs until they are made anew\n",
+		},
+		"written anew": {
+			edited(t, "metadata: {name: p, uid: p, generation: 2}", "metadata: {name: p}", newTiers[0], strings.TrimSuffix(newTiers[1], "status")+"# status"),
+			"t/a  Allocated: tier h100 of p revision 3", "New Pods get it as revision 3",
+		},
+		"edited back": {
+			edited(t, newTiers[0], strings.ReplaceAll(strings.ReplaceAll(newTiers[1], "h100", "a100"), "H100", "A100"), dumpedOldPod, ""),
+			"t/a  Allocated: tier a100 of p revision 3", "as revision 3",
+		},
+		"edited, with a pin": {
+			edited(t, append([]string{"labels: {gpuladder.dev/policy: p}, annotations", `labels: {gpuladder.dev/policy: p, gpuladder.dev/policy-revision: "2"}, annotations`}, newTiers...)...),
+			"no tier of policy p revision 2 can ever be met", "New Pods get it as revision 3, which ladder-controller would make\n",
+		},
+		"edited, but another one is named": {
+			edited(t, newTiers[0], strings.Replace(newTiers[1], "{tiers", "{activeRevision: 2, tiers", 1)),
+			"no tier of policy p revision 2 can ever be met",
+			"AcceleratorPolicy p: what it says here is in none of its revisions and is not tried, since spec.activeRevision names revision 2; take that field out to try it\n",
+		},
+		"rolled back": {
+			edited(t, newTiers[0], strings.Replace(newTiers[0], "{tiers", "{activeRevision: 1, tiers", 1), dumpedOldPod, ""),
+			"t/a  Allocated: tier a100 of p revision 1", "AcceleratorPolicy p: new Pods get revision 1 by what it says here, while its status has 2, as do the Pods here",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := write(t, t.TempDir(), "cluster.yaml", tc.text)
+			r := ladder(t, "decide", "-f", in)
+			if !strings.Contains(r.stdout, tc.want) || strings.Contains(tc.text, "name: old,") && !strings.Contains(r.stdout, oldKeeps) {
+				t.Errorf("it says\n%swant\n%s", r.stdout, tc.want)
+			}
+			if !strings.Contains(r.stderr, tc.warned) || strings.Count(r.stderr, "\n") > 1 || tc.warned == "" && r.stderr != "" {
+				t.Errorf("warned %q, want %q", r.stderr, tc.warned)
+			}
+		})
+	}
+}
+
+// What was tried can be replayed, and explained.
+func TestEditedPolicyInABundle(t *testing.T) {
+	dir := t.TempDir()
+	in, bundle := write(t, dir, "cluster.yaml", edited(t, newTiers...)), filepath.Join(dir, "run.jsonl")
+	ladder(t, "decide", "-f", in, "--bundle", bundle).want(t, 0)
+	ladder(t, "replay", bundle).want(t, 0)
+	if r := ladder(t, "explain", "a", "-f", in).want(t, 0); !strings.Contains(r.stdout, "p, revision 3") {
+		t.Errorf("explain says\n%s", r.stdout)
+	}
+	// A record in the dump is of what was before, and explain says so.
+	record := "apiVersion: gpuladder.dev/v1alpha1\nkind: AllocationDecision\nmetadata: {name: r, namespace: t}\n" +
+		"spec: {pod: a, podUID: a, outcome: Pending, message: \"Pending: as it was\", decidedAt: \"2026-11-01T00:00:01.000000Z\", attempt: 1}\n"
+	with := write(t, dir, "records.yaml", edited(t, newTiers...)+record)
+	if r := ladder(t, "explain", "a", "-f", with).want(t, 0); !strings.Contains(r.stdout, "as it was") || !strings.Contains(r.stderr, "made before the policy was changed there") {
+		t.Errorf("stderr %q, stdout %q", r.stderr, r.stdout)
+	}
+}
+
 // One Pod that is parked, or two objects that do not fit together, are no reason
 // to say nothing of all others.
 func TestUnsettledDumpIsDecided(t *testing.T) {
@@ -149,7 +220,7 @@ func TestUnsettledDumpIsDecided(t *testing.T) {
 		t.Errorf("stderr %q, stdout %q", r.stderr, r.stdout)
 	}
 	// A policy that does not compile: its Pods have the revision that was made before.
-	in = write(t, t.TempDir(), "cluster.yaml", edited(t, "models: [B200]}]}\nstatus", "selectors: ['1 +']}]}\nstatus"))
+	in = write(t, t.TempDir(), "cluster.yaml", edited(t, newTiers[0], strings.Replace(newTiers[1], "models: [H100]", "selectors: ['1 +']", 1)))
 	if r := ladder(t, "decide", "-f", in).want(t, 3); !strings.Contains(r.stdout, "no tier of policy p revision 2 can") || !strings.Contains(r.stdout, "t/old  Allocated") ||
 		!strings.Contains(r.stderr, "spec.tiers[0].selectors[0]: CEL does not compile") {
 		t.Errorf("stderr %q, stdout %q", r.stderr, r.stdout)

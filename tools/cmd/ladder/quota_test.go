@@ -126,3 +126,18 @@ spec: {namespaces: [a], models: [{model: H100, limit: 1}]}
 		t.Errorf("stdout %q", r.stdout)
 	}
 }
+
+// A policy that was edited in a dump is tried, and a warning says so.
+func TestQuotaOfAnEditedPolicy(t *testing.T) {
+	revision := `---
+apiVersion: gpuladder.dev/v1alpha1
+kind: PolicyRevision
+metadata: {name: h100-1, uid: r}
+spec: {policy: h100, revision: 1, hash: "sha256:` + strings.Repeat("1", 64) + `", policySpec: {preempts: Borrowed, tiers: [{name: t4, models: [T4]}]}}
+`
+	file := write(t, t.TempDir(), "cluster.yaml", quotaCluster+revision+quotaPod("b", "more", "2026-11-01T00:30:00Z", ""))
+	r := ladder(t, "quota", "explain", "more", "-n", "b", "-f", file, "-o", "json").want(t, 0)
+	if !strings.Contains(r.stderr, "AcceleratorPolicy h100: it says something else than its newest revision. New Pods get it as revision 2") || !strings.Contains(r.stdout, `"reason": "Ready"`) {
+		t.Errorf("stderr %q, stdout %s", r.stderr, r.stdout)
+	}
+}

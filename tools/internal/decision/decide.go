@@ -50,6 +50,13 @@ Pod without a creationTimestamp counts as created at the evaluation time. A Pod
 at a scheduling gate, such as that of its tenant, is named and not decided, as
 no scheduler looks at it.
 
+A policy that was edited in a dump of a cluster is tried: it counts as the
+revision that ladder-controller would make of it next, and the Pods that wait
+with the one that was active or newest are decided by that, as those will be that
+are made in their place. A warning says so, and each answer names the revision.
+The dump has to hold the policyrevisions, and spec.activeRevision must not name
+another one.
+
 A Pod of a cluster, one with a UID, that names a policy, revision or claim which
 is not there waits with the class PolicyInvalid or ClaimGone; in a Pod that was
 written by hand that is bad input.

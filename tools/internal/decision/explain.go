@@ -19,6 +19,7 @@ import (
 	"gpuladder.dev/ladder/policies/manifest"
 	"gpuladder.dev/ladder/tools/internal/cluster"
 	"gpuladder.dev/ladder/tools/internal/command"
+	"gpuladder.dev/ladder/tools/internal/revise"
 )
 
 // explainFlags are the flags of explain.
@@ -173,7 +174,7 @@ func (f *explainFlags) fromFiles(ctx context.Context, s command.Streams) (*decid
 	if err != nil {
 		return nil, err
 	}
-	d, err := f.recorded(set)
+	d, err := f.recorded(set, s)
 	if d != nil || err != nil {
 		return d, err
 	}
@@ -192,7 +193,7 @@ func (f *explainFlags) fromFiles(ctx context.Context, s command.Streams) (*decid
 // recorded is the newest AllocationDecision of the Pod among the files, if there
 // is one that is not about an earlier Pod of its name. Where several namespaces
 // have a Pod of the name, with a record or to be decided, that is an error.
-func (f *explainFlags) recorded(set *manifest.Set) (*decide.Decision, error) {
+func (f *explainFlags) recorded(set *manifest.Set, s command.Streams) (*decide.Decision, error) {
 	namespaces := map[string]bool{}
 	for pod := range manifest.All[*corev1.Pod](set) {
 		if f.is(pod.Namespace, pod.Name) && manifest.Undecided(pod) && asks(pod) {
@@ -217,6 +218,11 @@ func (f *explainFlags) recorded(set *manifest.Set) (*decide.Decision, error) {
 		return nil, command.BadInput(fmt.Errorf("several namespaces have a Pod %s; say which with -n", f.pod))
 	case newest == nil:
 		return nil, nil
+	}
+	if o, ok := set.Find("Pod", newest.Namespace, newest.Spec.Pod); ok {
+		if pod := o.Object.(*corev1.Pod); manifest.Undecided(pod) && revise.Edited(set, pod.Labels[v1alpha1.LabelPolicy]) {
+			s.Warn("this is the record that is in the input, made before the policy was changed there; take the AllocationDecisions out to have the Pod decided")
+		}
 	}
 	f.shorten(newest)
 	return &decide.Decision{Namespace: newest.Namespace, AllocationDecisionSpec: newest.Spec}, nil

@@ -60,7 +60,7 @@ func (p *printer) headline(d *decide.Decision) string {
 	if d.Outcome != v1alpha1.OutcomeAllocated {
 		return p.outcome(d.Outcome) + ": " + reason(d)
 	}
-	return fmt.Sprintf("%s: %son %s: %s", p.outcome(d.Outcome), tierOf(d, "tier %s, "), d.Node, devices(d))
+	return fmt.Sprintf("%s: %son %s: %s", p.outcome(d.Outcome), tierOf(d), d.Node, devices(d))
 }
 
 // reason is the message without the outcome that it opens with.
@@ -79,12 +79,16 @@ func (p *printer) outcome(o v1alpha1.Outcome) string {
 	return p.Paint(style, string(o))
 }
 
-// tierOf names the chosen tier in a format, or nothing where there is none.
-func tierOf(d *decide.Decision, format string) string {
-	if d.Tier == "" {
+// tierOf names the chosen tier and the revision that has it, or nothing where
+// there is none.
+func tierOf(d *decide.Decision) string {
+	switch {
+	case d.Tier == "":
 		return ""
+	case d.Policy == "":
+		return fmt.Sprintf("tier %s, ", d.Tier)
 	}
-	return fmt.Sprintf(format, d.Tier)
+	return fmt.Sprintf("tier %s of %s revision %d, ", d.Tier, d.Policy, d.PolicyRevision)
 }
 
 // devices names the chosen devices and their models, in order.

@@ -19,6 +19,7 @@ import (
 	"gpuladder.dev/ladder/policies/decide"
 	"gpuladder.dev/ladder/policies/journal"
 	"gpuladder.dev/ladder/policies/manifest"
+	"gpuladder.dev/ladder/tools/internal/revise"
 )
 
 // engine is a decide.State, journalled or not.
@@ -46,10 +47,15 @@ const mostUndecidable = 10
 
 // Run decides every Pod of the set that waits for devices and stands at no
 // scheduling gate, one after another; each sees what the earlier ones took.
-// A Pod of a cluster that names what is not there waits with the class of that,
-// as it does in the cluster. Errors are of *manifest.Error, except for one of writing the journal
+// Policies that were changed in the set are revised first. A Pod of a cluster that
+// names what is not there waits with the class of that, as it does in the
+// cluster. Errors are of *manifest.Error, except for one of writing the journal
 // and for the context's.
 func Run(ctx context.Context, set *manifest.Set, s Settings) ([]*decide.Decision, error) {
+	set, changes := revise.Policies(set)
+	for _, c := range changes {
+		s.Warn("%s", c)
+	}
 	opts := decide.Options{NodeChecks: decide.BuiltinNodeChecks, Examples: s.Examples}
 	var e engine
 	var recorder *journal.Recorder

@@ -19,6 +19,7 @@ import (
 	"gpuladder.dev/ladder/policies/manifest"
 	"gpuladder.dev/ladder/policies/tenants"
 	"gpuladder.dev/ladder/tools/internal/command"
+	"gpuladder.dev/ladder/tools/internal/revise"
 )
 
 // NewCommand returns `ladder quota`.
@@ -64,6 +65,10 @@ func (i *input) read(ctx context.Context, s command.Streams) (*state, error) {
 	set, err := i.files.Read(ctx, s)
 	if err != nil {
 		return nil, err
+	}
+	set, changes := revise.Policies(set)
+	for _, c := range changes {
+		s.Warn("%s", c)
 	}
 	st := &state{set: set, config: config, now: set.Newest()}
 	if i.now != "" {
