@@ -133,7 +133,9 @@ func TestPoliciesAreTheCatalogs(t *testing.T) {
 	nvidia.Drivers = append(nvidia.Drivers, "gpu.nvidia.com")
 	nvidia.Allocators = append(nvidia.Allocators, "system:kube-scheduler")
 	for variation, guard := range map[string]catalog.Guard{"default": guard, "replace": replace, "nvidia": nvidia} {
-		want, err := catalog.Admission(catalog.DefaultAccounts())
+		accounts := catalog.DefaultAccounts()
+		accounts.OtherSchedulers = guard.Allocators[1:]
+		want, err := catalog.Admission(accounts)
 		if err != nil {
 			t.Fatal(err)
 		}

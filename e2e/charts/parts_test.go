@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
@@ -96,13 +97,8 @@ func runningParts(t *testing.T) map[string]*part {
 		}
 		return path
 	}
-	schedulerConfig, _, _ := unstructured.NestedString(find(t, render(t, "default"), "ConfigMap", "ladder-scheduler").Object, "data", "config.yaml")
 	scheduler := account(t, "ladder-scheduler", nil)
-	schedulerConfig = strings.Replace(schedulerConfig, "clientConnection:\n", "clientConnection:\n  kubeconfig: "+scheduler+"\n", 1)
-	schedulerFile := filepath.Join(folder("scheduler"), "config.yaml")
-	if err := os.WriteFile(schedulerFile, []byte(schedulerConfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	schedulerFile := schedulerConfig(t, folder("scheduler"), scheduler)
 	ports := map[string]string{}
 	for _, name := range []string{"scheduler", "controller", "controller-health", "driver"} {
 		ports[name] = freePort(t)
@@ -121,6 +117,23 @@ func runningParts(t *testing.T) map[string]*part {
 			"--metrics-address="+ports["driver"]),
 	}
 	return started.parts
+}
+
+// schedulerConfig writes the chart's configuration of the scheduler into a folder,
+// with its kubeconfig and with other words in the place of some: the old, the new,
+// and so on.
+func schedulerConfig(t *testing.T, dir, credentials string, words ...string) string {
+	t.Helper()
+	config, _, err := unstructured.NestedString(find(t, render(t, "default"), "ConfigMap", "ladder-scheduler").Object, "data", "config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words = append(words, "clientConnection:\n", "clientConnection:\n  kubeconfig: "+credentials+"\n")
+	file := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(file, []byte(strings.NewReplacer(words...).Replace(config)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 func stopParts() {
@@ -216,6 +229,12 @@ func bearerToken(t *testing.T, name string, node *corev1.Node) string {
 // account writes a kubeconfig for a service account of the chart.
 func account(t *testing.T, name string, node *corev1.Node) string {
 	t.Helper()
+	return kubeconfigOf(t, name, &clientcmdapi.AuthInfo{Token: bearerToken(t, name, node)})
+}
+
+// kubeconfigOf writes a kubeconfig for a user.
+func kubeconfigOf(t *testing.T, name string, user *clientcmdapi.AuthInfo) string {
+	t.Helper()
 	_, config := server(t)
 	dir, err := home()
 	if err != nil {
@@ -224,7 +243,7 @@ func account(t *testing.T, name string, node *corev1.Node) string {
 	file := filepath.Join(dir, name+".kubeconfig")
 	err = clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: config.Host, CertificateAuthorityData: config.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: bearerToken(t, name, node)}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": user},
 		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
 		CurrentContext: "x",
 	}, file)
@@ -267,10 +286,7 @@ func TestPartsWorkWithTheirRoles(t *testing.T) {
 		}
 		return nil
 	})
-	serviceAccount := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}
-	if err := c.Create(ctx, serviceAccount); client.IgnoreAlreadyExists(err) != nil {
-		t.Fatal(err)
-	}
+	defaultAccount(t, c)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "roles", Labels: map[string]string{"gpuladder.dev/policy": "roles"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/train:1"}}},
@@ -280,6 +296,108 @@ func TestPartsWorkWithTheirRoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	makeClaim(t, c, pod)
+	placed(t, c, pod)
+	for name, p := range all {
+		p.refusedNothing(t, name)
+	}
+	leases := []string{"ladder-scheduler", "ladder-controller"}
+	for _, name := range leases {
+		lease := &unstructured.Unstructured{}
+		lease.SetAPIVersion("coordination.k8s.io/v1")
+		lease.SetKind("Lease")
+		if err := c.Get(ctx, client.ObjectKey{Namespace: charts.Namespace, Name: name}, lease); err != nil {
+			t.Errorf("%s works without its lease: %v", name, err)
+		}
+	}
+}
+
+// Where ladder-scheduler runs under kube-scheduler's account, as a static Pod of
+// the control plane, the chart without its own scheduler gives that account what
+// it needs.
+func TestSchedulerUnderAnotherAccount(t *testing.T) {
+	const user = "system:kube-scheduler"
+	runningParts(t)
+	c, config := server(t)
+	// Of the installation with that account only what is said of it.
+	for _, object := range render(t, "nvidia") {
+		if object.GetKind() != "ValidatingAdmissionPolicy" && object.GetName() != "ladder-extra-allocators" {
+			continue
+		}
+		if err := apply.Objects(t.Context(), c, object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim := &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "static-"},
+		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{
+			Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
+				DeviceClassName: "gpu.gpuladder.dev", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
+			},
+		}}}},
+	}
+	if err := c.Create(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	impersonating := rest.CopyConfig(config)
+	impersonating.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	them, err := client.New(impersonating, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The API server reads roles and admission policies by watching them.
+	eventually(t, "the account to be known", func(ctx context.Context) error {
+		record := custom("AllocationDecision", "default", "static")
+		record.Object["spec"] = map[string]any{"pod": "static", "outcome": "Pending"}
+		allocated := claim.DeepCopy()
+		allocated.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
+			Results: []resourcev1.DeviceRequestAllocationResult{{Request: "gpu", Driver: "gpu.gpuladder.dev", Pool: gpuNode, Device: "gpu-0"}},
+		}}
+		return errors.Join(them.Create(ctx, record, client.DryRunAll), them.Status().Update(ctx, allocated, client.DryRunAll))
+	})
+
+	dir, err := home()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(dir, "static")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	credentials := kubeconfigOf(t, "static", &clientcmdapi.AuthInfo{
+		ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Impersonate: user, ImpersonateGroups: impersonating.Impersonate.Groups,
+	})
+	address := freePort(t)
+	scheduler := run(t, binaries.LadderScheduler, dir, "https://"+address, "/readyz", nil,
+		"--config="+schedulerConfig(t, dir, credentials, "leaderElect: true", "leaderElect: false", "schedulerName: ladder-scheduler", "schedulerName: default-scheduler"),
+		"--secure-port="+port(address), "--bind-address=127.0.0.1",
+		"--authentication-kubeconfig="+credentials, "--authorization-kubeconfig="+credentials)
+	defaultAccount(t, c)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "static-"},
+		Spec: corev1.PodSpec{
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claim.Name}},
+			Containers:     []corev1.Container{{Name: "main", Image: "example.com/train:1"}},
+		},
+	}
+	if err := c.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	placed(t, c, pod)
+	scheduler.refusedNothing(t, "ladder-scheduler of "+user)
+}
+
+// defaultAccount makes the account of Pods that name none, which a controller would.
+func defaultAccount(t *testing.T, c client.Client) {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}
+	if err := c.Create(t.Context(), account); client.IgnoreAlreadyExists(err) != nil {
+		t.Fatal(err)
+	}
+}
+
+// placed waits until a Pod of the namespace default is bound and a record says so.
+func placed(t *testing.T, c client.Client, pod *corev1.Pod) {
+	t.Helper()
 	eventually(t, "the Pod to be bound and its decision recorded", func(ctx context.Context) error {
 		if err := c.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 			return err
@@ -301,21 +419,16 @@ func TestPartsWorkWithTheirRoles(t *testing.T) {
 		}
 		return fmt.Errorf("none of %d records says so", len(records.Items))
 	})
-	refused := regexp.MustCompile(`(?i)forbidden|unauthorized|cannot (get|list|watch|create|update|patch|delete) resource`)
-	for name, p := range all {
-		for line := range strings.SplitSeq(process.Tail(p.log, 1<<20), "\n") {
-			if refused.MatchString(line) {
-				t.Errorf("%s was refused something: %s", name, line)
-			}
-		}
-	}
-	leases := []string{"ladder-scheduler", "ladder-controller"}
-	for _, name := range leases {
-		lease := &unstructured.Unstructured{}
-		lease.SetAPIVersion("coordination.k8s.io/v1")
-		lease.SetKind("Lease")
-		if err := c.Get(ctx, client.ObjectKey{Namespace: charts.Namespace, Name: name}, lease); err != nil {
-			t.Errorf("%s works without its lease: %v", name, err)
+}
+
+var refusal = regexp.MustCompile(`(?i)forbidden|unauthorized|cannot (get|list|watch|create|update|patch|delete) resource`)
+
+// refusedNothing looks through what the part has logged.
+func (p *part) refusedNothing(t *testing.T, name string) {
+	t.Helper()
+	for line := range strings.SplitSeq(process.Tail(p.log, 1<<20), "\n") {
+		if refusal.MatchString(line) {
+			t.Errorf("%s was refused something: %s", name, line)
 		}
 	}
 }

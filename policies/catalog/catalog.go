@@ -12,6 +12,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,6 +37,9 @@ const AnnotationClaimTemplate = "gpuladder.dev/claim-template"
 type Accounts struct {
 	Controller string
 	Scheduler  string
+	// OtherSchedulers are more user names under which ladder-scheduler runs, such
+	// as system:kube-scheduler where it is a static Pod of the control plane.
+	OtherSchedulers []string
 }
 
 // DefaultAccounts are the service accounts of an installation in the namespace
@@ -65,7 +69,14 @@ func Quota(accounts Accounts) ([]*unstructured.Unstructured, error) {
 // replacer puts these accounts in the place of the default ones.
 func (a Accounts) replacer() *strings.Replacer {
 	defaults := DefaultAccounts()
-	return strings.NewReplacer(defaults.Controller, a.Controller, defaults.Scheduler, a.Scheduler)
+	listed := make([]string, 0, 1+len(a.OtherSchedulers))
+	for _, name := range append([]string{a.Scheduler}, a.OtherSchedulers...) {
+		listed = append(listed, strconv.Quote(name))
+	}
+	return strings.NewReplacer(
+		strconv.Quote(defaults.Scheduler), strings.Join(listed, ", "), // where it stands in a list
+		defaults.Controller, a.Controller, defaults.Scheduler, a.Scheduler,
+	)
 }
 
 // decode returns the objects of a folder after the replacement, bindings last.

@@ -133,6 +133,31 @@ func TestAccountsAreReplacedEverywhere(t *testing.T) {
 	}
 }
 
+// Wherever the scheduler is listed the others are.
+func TestOtherSchedulersAreListed(t *testing.T) {
+	accounts := catalog.DefaultAccounts()
+	accounts.OtherSchedulers = []string{"system:kube-scheduler", "second"}
+	listed := `["` + accounts.Scheduler + `", "system:kube-scheduler", "second", "` + accounts.Controller + `"]`
+	var found []string
+	for _, object := range admission(t, accounts) {
+		variables, _, err := unstructured.NestedSlice(object.Object, "spec", "variables")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range variables {
+			switch expression := v.(map[string]any)["expression"].(string); {
+			case expression == listed:
+				found = append(found, object.GetName())
+			case strings.Contains(expression, accounts.Scheduler):
+				t.Errorf("%s says %s", object.GetName(), expression)
+			}
+		}
+	}
+	if want := []string{"ladder-decisions", "ladder-pod-decision"}; !slices.Equal(found, want) {
+		t.Errorf("they are listed by %v, want %v", found, want)
+	}
+}
+
 func TestKindsAreKnown(t *testing.T) {
 	known := []string{
 		"DeviceClass", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding",

@@ -53,6 +53,12 @@ seccompProfile: {type: RuntimeDefault}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- end }}
 
+{{/* What a scheduler with Ladder in it may do beyond kube-scheduler: it reads policies and quotas, and keeps the records. */}}
+{{- define "ladder.schedulerRules" -}}
+- {apiGroups: [gpuladder.dev], resources: [acceleratorpolicies, policyrevisions, tenantquotas], verbs: [get, list, watch]}
+- {apiGroups: [gpuladder.dev], resources: [allocationdecisions], verbs: [get, list, watch, create, update, patch]}
+{{- end }}
+
 {{/* A list of strings as the admission policies hold it: CEL in YAML's single quotes. */}}
 {{- define "ladder.celList" -}}
 '{{ . | toJson | replace "'" "''" }}'

@@ -2,27 +2,31 @@ package replace
 
 import (
 	"context"
-	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"gpuladder.dev/ladder/e2e/charts"
 	"gpuladder.dev/ladder/e2e/cluster/apply"
+	"gpuladder.dev/ladder/e2e/cluster/binaries"
 	"gpuladder.dev/ladder/policies/api/crds"
 )
 
-//go:embed rbac.yaml
-var rbac []byte
+// account is kube-scheduler's, which ladder-scheduler takes on with its kubeconfig.
+const account = "system:kube-scheduler"
 
 // Node runs programs on the node of the control plane and returns what they
 // print.
@@ -34,9 +38,9 @@ const within = 2 * time.Minute
 
 // Scheduler puts ladder-scheduler, from an image that the node has, in the place
 // of kube-scheduler, and returns when it leads. name is the node's in the
-// cluster.
-func Scheduler(ctx context.Context, config *rest.Config, node Node, name, image string) error {
-	if err := install(ctx, config); err != nil {
+// cluster; progress is told what is built.
+func Scheduler(ctx context.Context, config *rest.Config, node Node, name, image string, progress io.Writer) error {
+	if err := install(ctx, config, progress); err != nil {
 		return fmt.Errorf("installing what ladder-scheduler needs, %w", err)
 	}
 	api, err := kubernetes.NewForConfig(config)
@@ -64,7 +68,7 @@ func Scheduler(ctx context.Context, config *rest.Config, node Node, name, image 
 }
 
 // install writes Ladder's kinds and the rights of kube-scheduler's account.
-func install(ctx context.Context, config *rest.Config) error {
+func install(ctx context.Context, config *rest.Config, progress io.Writer) error {
 	c, err := client.New(config, client.Options{})
 	if err != nil {
 		return err
@@ -73,11 +77,11 @@ func install(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	rights, err := apply.Decode("rbac.yaml", rbac)
+	granted, err := rights(ctx, progress)
 	if err != nil {
 		return err
 	}
-	if err := apply.Objects(ctx, c, append(definitions, rights...)...); err != nil {
+	if err := apply.Objects(ctx, c, append(definitions, granted...)...); err != nil {
 		return err
 	}
 	api, err := kubernetes.NewForConfig(config)
@@ -85,6 +89,21 @@ func install(ctx context.Context, config *rest.Config) error {
 		return err
 	}
 	return apply.Established(ctx, c, api.Discovery(), definitions...)
+}
+
+// rights are those that the chart gives ladder-scheduler under kube-scheduler's
+// account, beyond what kube-scheduler has.
+func rights(ctx context.Context, progress io.Writer) (_ []*unstructured.Unstructured, err error) {
+	home, err := os.MkdirTemp("", "ladder-helm-")
+	if err != nil {
+		return nil, fmt.Errorf("making a folder for helm, %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
+	helm, err := charts.NewHelm(ctx, progress, binaries.Helm4, home)
+	if err != nil {
+		return nil, err
+	}
+	return helm.Template(ctx, "--set=policies.guard.extraAllocators={"+account+"}", "--show-only=charts/policies/templates/allocators.yaml")
 }
 
 // swap writes the configuration and the edited manifest, which kubelet notices.

@@ -4,16 +4,16 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
-
-	"gpuladder.dev/ladder/e2e/cluster/apply"
 )
 
 func schedulerPod(image string, ready corev1.ConditionStatus) *corev1.Pod {
@@ -85,8 +85,15 @@ func TestSwapWritesTheManifestLast(t *testing.T) {
 }
 
 func TestRightsAreForKubeSchedulersAccount(t *testing.T) {
-	objects, err := apply.Decode("rbac.yaml", rbac)
-	if err != nil || len(objects) != 2 || objects[1].GetKind() != "ClusterRoleBinding" {
+	if testing.Short() {
+		t.Skip("builds Helm")
+	}
+	objects, err := rights(t.Context(), os.Stderr)
+	if err != nil || len(objects) != 2 || objects[0].GetKind() != "ClusterRole" || objects[1].GetKind() != "ClusterRoleBinding" {
 		t.Fatalf("objects %v, %v", objects, err)
+	}
+	subjects, _, err := unstructured.NestedSlice(objects[1].Object, "subjects")
+	if err != nil || len(subjects) != 1 || subjects[0].(map[string]any)["name"] != account {
+		t.Errorf("they are given to %v, %v", subjects, err)
 	}
 }

@@ -133,5 +133,5 @@ func (t *kindTarget) replace(ctx context.Context, c *kind.Cluster) error {
 	controlPlane := c.Node("control-plane")
 	fmt.Fprintf(t.progress, "putting ladder-scheduler in the place of kube-scheduler\n")
 	node := func(ctx context.Context, argv ...string) (string, error) { return c.Exec(ctx, controlPlane, argv...) }
-	return replace.Scheduler(ctx, c.RESTConfig(), node, controlPlane, t.scheduler.Reference)
+	return replace.Scheduler(ctx, c.RESTConfig(), node, controlPlane, t.scheduler.Reference, t.progress)
 }
