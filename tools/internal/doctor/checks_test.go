@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/utils/ptr"
@@ -122,6 +124,47 @@ func TestComponents(t *testing.T) {
 	well(t).with(lease("ladder-system", controllerName, "x", 20*time.Second)).requireFindings()
 }
 
+// Anybody may give objects of his own namespace the names and labels of Ladder's.
+func TestObjectsOfOthers(t *testing.T) {
+	theirs := deployment(controllerName, 0)
+	theirs.Namespace, theirs.Status.ReadyReplicas = "tenant", 0
+	set := daemonSet(0)
+	set.Namespace = "tenant"
+	pod := driverPod("n2", corev1.ConditionTrue)
+	pod.Namespace = "tenant"
+	well(t).with(theirs, set, pod).requireFindings()
+	// Neither do they hide that Ladder's own are down.
+	well(t).with(lease("ladder-system", controllerName, "x", time.Minute), lease("tenant", controllerName, "x", 0)).requireFindings("components error: no ladder-controller is at work")
+	well(t).with(driverPod("n2", corev1.ConditionFalse), pod).requireFindings("driver error: no driver that is ready: n2")
+}
+
+// Without admission policies the accounts of the workloads say where Ladder
+// runs, and without those every namespace may be one in which it does.
+func TestWhereLadderRuns(t *testing.T) {
+	theirs := deployment(controllerName, 0)
+	theirs.Namespace, theirs.Status.ReadyReplicas = "tenant", 0
+	own := deployment(controllerName, 1)
+	own.Spec.Template.Spec.ServiceAccountName = controllerName
+	const found = "components error: Deployment tenant/ladder-controller 0 of 2"
+	for name, test := range map[string]struct {
+		objects []runtime.Object
+		want    []string
+	}{
+		"by the accounts": {[]runtime.Object{theirs, own}, nil},
+		"not known":       {[]runtime.Object{theirs}, []string{found}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := well(t).without(lease(metav1.NamespaceSystem, stockLease, "", 0))
+			for id := range p.objects {
+				if strings.HasPrefix(id, "ValidatingAdmissionPolicy") {
+					delete(p.objects, id)
+				}
+			}
+			p.with(test.objects...).requireFindings(test.want...)
+		})
+	}
+}
+
 func TestDriver(t *testing.T) {
 	p := well(t).with(daemonSet(1), driverPod("n2", corev1.ConditionFalse))
 	p.requireFindings("driver warning: DaemonSet ladder-system/ladder-driver 1 of 2", "driver error: 1 nodes have devices of gpu.gpuladder.dev, but no driver that is ready: n2")
@@ -170,7 +213,23 @@ func TestSchedulers(t *testing.T) {
 		p.requireFindings("schedulers unknown: does not say which drivers it guards")
 	})
 	t.Run("two Ladders", func(t *testing.T) {
-		well(t).with(lease("other", schedulerName, "x", 0)).requireFindings("schedulers error: two ladder-schedulers are at work, by the leases ladder-system/ladder-scheduler and other/ladder-scheduler")
+		guard := catalog.DefaultGuard()
+		guard.Allocators = append(guard.Allocators, "system:serviceaccount:other:ladder-scheduler")
+		objects, err := guard.Objects()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := well(t)
+		for _, o := range objects {
+			o.Object = plain(o.Object)
+			p.with(o)
+		}
+		p.with(lease("other", schedulerName, "x", 0)).requireFindings("schedulers error: two ladder-schedulers are at work, by the leases ladder-system/ladder-scheduler and other/ladder-scheduler")
+	})
+	t.Run("a lease of that name elsewhere", func(t *testing.T) {
+		const want = "schedulers warning: somebody renews a lease of ladder-scheduler's name where Ladder is not known to run: tenant/ladder-scheduler"
+		well(t).with(lease("tenant", schedulerName, "x", 0)).requireFindings(want)
+		well(t).without(mine).with(lease("tenant", schedulerName, "x", 0)).requireFindings(want, "schedulers warning: no ladder-scheduler is at work")
 	})
 	t.Run("Ladder in place of the stock scheduler", func(t *testing.T) {
 		p := well(t).without(mine).with(lease(metav1.NamespaceSystem, stockLease, "ladder-scheduler-y_2", 0))
@@ -180,6 +239,9 @@ func TestSchedulers(t *testing.T) {
 			Status:     corev1.PodStatus{Phase: corev1.PodRunning},
 		}
 		p.with(waiting).requireFindings("schedulers warning: kube-scheduler runs and waits for the lease")
+		p.without(waiting)
+		waiting.Namespace = "ladder-system"
+		p.with(waiting).requireFindings()
 	})
 }
 
@@ -249,6 +311,14 @@ func TestPolicies(t *testing.T) {
 		"policies error: AcceleratorPolicy bad is not ready: spec.tiers", "policies warning: AcceleratorPolicy fresh was not looked at",
 		"policies warning: AcceleratorPolicy old was not looked at", "policies warning: AcceleratorPolicy was-good is not ready",
 	)
+	refused := policy("refused", metav1.ConditionFalse, 2)
+	refused.Status.Conditions[0].Reason = reasonTemplateRefused
+	for _, p := range []*v1alpha1.AcceleratorPolicy{refused, policy("was-good", metav1.ConditionFalse, 2)} {
+		said := well(t).with(p).examine().Findings[0].Meaning
+		if strings.Contains(said, "not what its spec says now") == (p == refused) || !strings.HasPrefix(said, "New Pods get revision 2, ") {
+			t.Errorf("%s: it means %q", p.Name, said)
+		}
+	}
 }
 
 func TestQuotas(t *testing.T) {

@@ -32,7 +32,7 @@ func checkComponents(f *facts) []Finding {
 			Action: fmt.Sprintf("`kubectl -n %s describe deployment %s`, and the log of its Pods.", d.Namespace, d.Name),
 		})
 	}
-	if f.could(leasesGVR.Resource) && len(f.live(controllerName)) == 0 {
+	if own, _ := f.live(controllerName); f.could(leasesGVR.Resource) && len(own) == 0 {
 		found = append(found, Finding{
 			Severity: Error, Summary: "no ladder-controller is at work: nobody renews its lease",
 			Meaning: "Policies are not compiled, quotas open no gates, failed devices have no consequences for Recreate and End, and records are not removed.",
@@ -88,6 +88,10 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
+// reasonTemplateRefused is why a policy is not ready of which a claim template
+// could not be written. All else is well with it.
+const reasonTemplateRefused = "TemplateRefused"
+
 func checkPolicies(f *facts) []Finding {
 	var found []Finding
 	for i := range f.policies {
@@ -105,7 +109,13 @@ func checkPolicies(f *facts) []Finding {
 				Severity: Error, Object: id, Summary: "is not ready: " + ready.Message,
 				Meaning: "Pods that name it are refused.", Action: "Mend its spec; `ladder policy lint` tells what is wrong with a file.",
 			}
-			if p.Status.ActiveRevision > 0 {
+			switch {
+			case p.Status.ActiveRevision == 0:
+			case ready.Reason == reasonTemplateRefused:
+				finding.Severity = Warning
+				finding.Meaning = fmt.Sprintf("New Pods get revision %d, also where its claim template could not be written: there they wait for their claim.", p.Status.ActiveRevision)
+				finding.Action = "See what refuses the template in that namespace: a quota, or another admission policy (docs/runbooks/policies-not-compiled.md)."
+			default:
 				finding.Severity = Warning
 				finding.Meaning = fmt.Sprintf("New Pods get revision %d, not what its spec says now.", p.Status.ActiveRevision)
 			}

@@ -68,7 +68,9 @@ told, the kinds and whether they are this version's, the components and their
 leases, two schedulers over the same devices and the guard between them, GPUs
 that a node offers twice, device classes and taint rules that reach further than
 they seem to, policies that are not ready, namespaces of two tenants, and
-migrations, which nothing acts on yet.
+migrations, which nothing acts on yet. Leases, workloads and Pods of Ladder are
+those of the namespaces that its admission policies name: anybody may give
+objects of his own the same names.
 
 Exit codes: 0 nothing bad, 1 findings of severity error, 2 something could not be
 checked.`,

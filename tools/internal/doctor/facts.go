@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -46,6 +48,10 @@ type facts struct {
 	quotas      []v1alpha1.TenantQuota
 	migrations  []v1alpha1.DeviceMigration
 	probe       probe
+
+	// own are the namespaces in which Ladder runs; empty: not known, and any may
+	// be one of them.
+	own map[string]bool
 
 	unread []unread
 }
@@ -135,8 +141,59 @@ func gather(ctx context.Context, d dynamic.Interface, served discovery.Discovery
 		}
 	}
 	f.probe = r.probe()
+	f.keepOwn()
 	return f, nil
 }
+
+// account finds the service accounts of Ladder's parts in an admission policy.
+var account = regexp.MustCompile(`system:serviceaccount:([a-z0-9-]+):(?:` + schedulerName + `|` + controllerName + `|` + driverName + `)\b`)
+
+// keepOwn finds the namespaces in which Ladder runs, and forgets what was found
+// elsewhere: anybody may give an object of his namespace the names and labels of
+// Ladder's. The admission policies say which they are, and only an administrator
+// can write those. Where none is installed or can be read the workloads with
+// Ladder's accounts are taken at their word. Leases are kept: what one means is
+// for those who look at it to say.
+func (f *facts) keepOwn() {
+	f.own = map[string]bool{}
+	for i := range f.guards {
+		if !strings.HasPrefix(f.guards[i].Name, "ladder-") {
+			continue
+		}
+		spec := &f.guards[i].Spec
+		var expressions []string
+		for _, v := range spec.Variables {
+			expressions = append(expressions, v.Expression)
+		}
+		for _, c := range spec.MatchConditions {
+			expressions = append(expressions, c.Expression)
+		}
+		for _, m := range account.FindAllStringSubmatch(strings.Join(expressions, "\n"), -1) {
+			f.own[m[1]] = true
+		}
+	}
+	if len(f.own) == 0 {
+		accounts := []string{schedulerName, controllerName, driverName}
+		for i := range f.deployments {
+			if slices.Contains(accounts, f.deployments[i].Spec.Template.Spec.ServiceAccountName) {
+				f.own[f.deployments[i].Namespace] = true
+			}
+		}
+		for i := range f.daemonSets {
+			if slices.Contains(accounts, f.daemonSets[i].Spec.Template.Spec.ServiceAccountName) {
+				f.own[f.daemonSets[i].Namespace] = true
+			}
+		}
+	}
+	f.deployments = slices.DeleteFunc(f.deployments, func(d appsv1.Deployment) bool { return !f.isOwn(d.Namespace) })
+	f.daemonSets = slices.DeleteFunc(f.daemonSets, func(d appsv1.DaemonSet) bool { return !f.isOwn(d.Namespace) })
+	f.pods = slices.DeleteFunc(f.pods, func(p corev1.Pod) bool {
+		return p.Namespace != metav1.NamespaceSystem && !f.isOwn(p.Namespace)
+	})
+}
+
+// isOwn says whether Ladder runs in a namespace, as far as that is known.
+func (f *facts) isOwn(namespace string) bool { return len(f.own) == 0 || f.own[namespace] }
 
 // reader lists objects and notes what it could not read.
 type reader struct {

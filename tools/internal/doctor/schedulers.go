@@ -36,15 +36,20 @@ func isLive(lease *coordinationv1.Lease, now time.Time) bool {
 	return now.Sub(spec.RenewTime.Time) <= lasts+skew
 }
 
-// live are the leases of a name that somebody holds.
-func (f *facts) live(name string) []*coordinationv1.Lease {
-	var found []*coordinationv1.Lease
+// live are the leases of a name that somebody holds: those of the namespaces in
+// which Ladder runs, and those of others.
+func (f *facts) live(name string) (own, others []*coordinationv1.Lease) {
 	for i := range f.leases {
-		if f.leases[i].Name == name && isLive(&f.leases[i], f.now) {
-			found = append(found, &f.leases[i])
+		lease := &f.leases[i]
+		switch {
+		case lease.Name != name || !isLive(lease, f.now):
+		case f.isOwn(lease.Namespace):
+			own = append(own, lease)
+		default:
+			others = append(others, lease)
 		}
 	}
-	return found
+	return own, others
 }
 
 // who are the schedulers at work.
@@ -53,12 +58,16 @@ type who struct {
 	replaces bool // ladder-scheduler holds kube-scheduler's lease
 	stock    bool // kube-scheduler holds it
 	waits    bool // kube-scheduler runs and waits for it
+	// strange are leases of Ladder's name where it is not known to run.
+	strange []*coordinationv1.Lease
 }
 
 func (f *facts) schedulers() who {
-	w := who{ladder: f.live(schedulerName)}
-	for _, lease := range f.live(stockLease) {
-		if lease.Namespace != metav1.NamespaceSystem {
+	var w who
+	w.ladder, w.strange = f.live(schedulerName)
+	for i := range f.leases {
+		lease := &f.leases[i]
+		if lease.Name != stockLease || lease.Namespace != metav1.NamespaceSystem || !isLive(lease, f.now) {
 			continue
 		}
 		if strings.HasPrefix(*lease.Spec.HolderIdentity, schedulerName) {
@@ -68,7 +77,7 @@ func (f *facts) schedulers() who {
 		}
 	}
 	w.waits = w.replaces && slices.ContainsFunc(f.pods, func(p corev1.Pod) bool {
-		return p.Labels["component"] == "kube-scheduler" && p.Status.Phase == corev1.PodRunning
+		return p.Namespace == metav1.NamespaceSystem && p.Labels["component"] == "kube-scheduler" && p.Status.Phase == corev1.PodRunning
 	})
 	return w
 }
@@ -79,20 +88,23 @@ func checkSchedulers(f *facts) []Finding {
 	}
 	w := f.schedulers()
 	var found []Finding
+	if len(w.strange) > 0 {
+		found = append(found, Finding{
+			Severity: Warning, Summary: "somebody renews a lease of ladder-scheduler's name where Ladder is not known to run: " + places(w.strange),
+			Meaning: "It is a second ladder-scheduler, which knows nothing of the decisions of the first one, or means nothing: anybody may make a lease in a namespace of his own.",
+			Action:  "See whose it is (its holder is the name of a Pod). There is one Ladder per cluster.",
+		})
+	}
 	switch {
 	case len(w.ladder) == 0:
-		return []Finding{{
+		return append(found, Finding{
 			Severity: Warning, Summary: "no ladder-scheduler is at work: nobody renews its lease",
 			Meaning: "With the stock scheduler policies still make claims and quotas open gates, but the order of tiers is a wish, after and ranking have no effect, a limit is not held at the moment of allocation, nothing is looked at again before it is written, and there are no records to replay.",
 			Action:  "Install the chart with scheduler.enabled, or look at the Deployment ladder-scheduler and its log.",
-		}}
+		})
 	case len(w.ladder) > 1:
-		var where []string
-		for _, lease := range w.ladder {
-			where = append(where, lease.Namespace+"/"+lease.Name)
-		}
 		found = append(found, Finding{
-			Severity: Error, Summary: "two ladder-schedulers are at work, by the leases " + strings.Join(where, " and "),
+			Severity: Error, Summary: "two ladder-schedulers are at work, by the leases " + places(w.ladder),
 			Meaning: "Each knows only its own decisions that are under way, so they give one device to two claims sooner or later.",
 			Action:  "Remove one of them. There is one Ladder per cluster.",
 		})
@@ -108,6 +120,15 @@ func checkSchedulers(f *facts) []Finding {
 		found = append(found, f.unguarded()...)
 	}
 	return found
+}
+
+// places names leases.
+func places(leases []*coordinationv1.Lease) string {
+	var where []string
+	for _, lease := range leases {
+		where = append(where, lease.Namespace+"/"+lease.Name)
+	}
+	return strings.Join(where, " and ")
 }
 
 // unguarded says what keeps the guard between two schedulers from working.
