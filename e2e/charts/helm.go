@@ -27,6 +27,15 @@ const (
 	Namespace = "ladder-system"
 )
 
+// Variables by which the test of a release's life is told of its cluster.
+const (
+	// EnvKubeconfig is a cluster with real kubelets of its own, on which nothing of
+	// Ladder is installed and whose nodes have the images.
+	EnvKubeconfig = "LADDER_CHART_KUBECONFIG"
+	// EnvTag is the tag of these images.
+	EnvTag = "LADDER_IMAGE_TAG"
+)
+
 // Dir is the folder of the chart in the working tree.
 func Dir() (string, error) {
 	root, err := binaries.Root()

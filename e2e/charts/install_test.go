@@ -27,15 +27,6 @@ import (
 	"gpuladder.dev/ladder/e2e/cluster/binaries"
 )
 
-// The tests of this file want a cluster with real kubelets of its own, on which
-// nothing of Ladder is installed and whose nodes have the images:
-//
-//	LADDER_CHART_KUBECONFIG=… LADDER_IMAGE_TAG=… go test ./charts -run TestLifeOfARelease
-const (
-	envKubeconfig = "LADDER_CHART_KUBECONFIG"
-	envTag        = "LADDER_IMAGE_TAG"
-)
-
 // patience is for machines that do much else.
 const patience = 10 * time.Minute
 
@@ -47,9 +38,9 @@ type site struct {
 
 func realCluster(t *testing.T) (*site, []string) {
 	t.Helper()
-	kubeconfig, tag := os.Getenv(envKubeconfig), os.Getenv(envTag)
+	kubeconfig, tag := os.Getenv(charts.EnvKubeconfig), os.Getenv(charts.EnvTag)
 	if kubeconfig == "" || tag == "" {
-		t.Skipf("needs a cluster with kubelets, in %s, and the images' tag, in %s", envKubeconfig, envTag)
+		t.Skipf("needs a cluster with kubelets, in %s, and the images' tag, in %s", charts.EnvKubeconfig, charts.EnvTag)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -86,7 +77,8 @@ func (*site) test(t *testing.T, h *charts.Helm, version string) string {
 
 // A release is installed, tested, upgraded while a Pod uses a device, and
 // uninstalled: by Helm 3, by Helm 4, and begun by Helm 3 and gone on with by
-// Helm 4. No allocation is lost, and nothing is left that should not be.
+// Helm 4. No allocation is lost, and nothing is left that should not be. It wants
+// a cluster: `go tool mage e2e:release` makes one for it.
 func TestLifeOfARelease(t *testing.T) {
 	s, values := realCluster(t)
 	for _, pair := range [][2]string{
@@ -96,7 +88,7 @@ func TestLifeOfARelease(t *testing.T) {
 	} {
 		t.Run(pair[0]+" then "+pair[1], func(t *testing.T) {
 			first, then := helm(t, pair[0]), helm(t, pair[1])
-			first.Kubeconfig, then.Kubeconfig = os.Getenv(envKubeconfig), os.Getenv(envKubeconfig)
+			first.Kubeconfig, then.Kubeconfig = os.Getenv(charts.EnvKubeconfig), os.Getenv(charts.EnvKubeconfig)
 			chart := chartDir(t)
 			common := append([]string{"--namespace", charts.Namespace, "--wait", "--timeout", patience.String()}, values...)
 			before := map[string]bool{}
@@ -264,7 +256,7 @@ func (s *site) hold(t *testing.T) *corev1.Pod {
 			SchedulerName:  "ladder-scheduler",
 			ResourceClaims: []corev1.PodResourceClaim{{Name: "accelerator", ResourceClaimTemplateName: &template.Name}},
 			Containers: []corev1.Container{{
-				Name: "probe", Image: "ladder/ladder-driver:" + os.Getenv(envTag), ImagePullPolicy: corev1.PullNever,
+				Name: "probe", Image: "ladder/ladder-driver:" + os.Getenv(charts.EnvTag), ImagePullPolicy: corev1.PullNever,
 				Command:   []string{"/ladder-probe", "--expect", "1", "--hold"},
 				Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "accelerator"}}},
 			}},

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"gpuladder.dev/ladder/e2e/charts"
 	"gpuladder.dev/ladder/e2e/cluster/jsonfile"
 	"gpuladder.dev/ladder/e2e/images"
 )
@@ -22,13 +23,19 @@ const (
 // driverImage is the image that holds the test workload.
 const driverImage = "ladder-driver"
 
-// env is what the suites are told.
+// env is what the suites are told, or the test of a release.
 type env struct {
 	Variables map[string]string `json:"variables"`
 }
 
 // env describes the cluster with the images in it.
 func (h *harness) env(built *images.Set) *env {
+	if h.Bare { // nothing for the suites, which want Ladder
+		return &env{Variables: map[string]string{
+			charts.EnvKubeconfig: h.cluster.Kubeconfig(),
+			charts.EnvTag:        built.Tag,
+		}}
+	}
 	return &env{Variables: map[string]string{
 		"LADDER_E2E_PROVIDER":  "kind",
 		"LADDER_E2E_CLUSTER":   h.Name,

@@ -1,7 +1,7 @@
 // Package harness brings up what the end-to-end suites test: a kind cluster
-// with the images of this tree in its nodes and Ladder installed from the
-// chart. Everything that is there already is used again, so that a second run
-// takes only what has changed.
+// with the images of this tree in its nodes and, unless a test does that itself,
+// Ladder installed from the chart. Everything that is there already is used
+// again, so that a second run takes only what has changed.
 package harness
 
 import (
@@ -27,6 +27,9 @@ type Options struct {
 	Name string
 	// Driver that is installed. Default: FakeDriver.
 	Driver Driver
+	// Bare leaves out the chart, for tests that install it themselves. One that is
+	// installed on a cluster that is there is uninstalled.
+	Bare bool
 	// Source of the node image. Default: nodeimage.Auto.
 	Source nodeimage.Source
 	// Progress is told what happens, line by line.
@@ -95,13 +98,19 @@ func Up(ctx context.Context, o Options) error {
 	if err := h.cluster.LoadImages(ctx, built.Archives()...); err != nil {
 		return err
 	}
-	if err := h.install(ctx, built.Tag); err != nil {
+	what := "Ladder"
+	if o.Bare {
+		what, err = "Ladder's images", h.uninstall(ctx)
+	} else {
+		err = h.install(ctx, built.Tag)
+	}
+	if err != nil {
 		return err
 	}
 	if err := h.env(built).write(o.Name); err != nil {
 		return err
 	}
-	h.say("cluster %s with Ladder is ready after %.0f s", o.Name, time.Since(h.start).Seconds())
+	h.say("cluster %s with %s is ready after %.0f s", o.Name, what, time.Since(h.start).Seconds())
 	return nil
 }
 

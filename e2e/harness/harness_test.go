@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"gpuladder.dev/ladder/e2e/charts"
+	"gpuladder.dev/ladder/e2e/cluster/kind"
 	"gpuladder.dev/ladder/e2e/images"
 )
 
@@ -45,6 +47,24 @@ func TestEnvIsRememberedAndForgotten(t *testing.T) {
 	}
 	if _, err := Env(o); err == nil {
 		t.Error("a forgotten cluster was found")
+	}
+}
+
+// Of a cluster without Ladder the suites are told nothing, and only of such a
+// cluster the test that installs it.
+func TestEnvIsForThoseWhoWantTheCluster(t *testing.T) {
+	release := []string{charts.EnvKubeconfig, charts.EnvTag}
+	for _, bare := range []bool{false, true} {
+		h := &harness{Options: Options{Name: "some", Driver: FakeDriver, Bare: bare}, cluster: &kind.Cluster{}}
+		e := h.env(&images.Set{Tag: "dev-1"})
+		if e.Variables[charts.EnvTag] != "dev-1" == bare {
+			t.Errorf("bare %v: the tag is %q", bare, e.Variables[charts.EnvTag])
+		}
+		for name := range e.Variables {
+			if slices.Contains(release, name) != bare {
+				t.Errorf("bare %v: %s is told", bare, name)
+			}
+		}
 	}
 }
 

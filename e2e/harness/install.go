@@ -37,6 +37,19 @@ func (h *harness) install(ctx context.Context, tag string) error {
 	return nil
 }
 
+// uninstall removes a release of the chart, if there is one, for tests that want
+// none. The kinds stay, as for a user.
+func (h *harness) uninstall(ctx context.Context) error {
+	tools, err := binaries.Ensure(ctx, h.Progress, binaries.Helm4)
+	if err != nil {
+		return err
+	}
+	return h.helm(ctx, tools.Path(binaries.Helm4), []string{
+		"uninstall", Release, "--namespace", Namespace, "--kubeconfig", h.cluster.Kubeconfig(),
+		"--ignore-not-found", "--wait", "--timeout", "5m",
+	})
+}
+
 // values are what the suites want otherwise than a user would.
 func values(tag string, driver Driver) [][2]string {
 	return [][2]string{

@@ -51,7 +51,7 @@ func (E2e) All(ctx context.Context, provider, driver, run *string, keep, full *b
 		}
 		return step("running the suites in a lab", func() error { return goTest(ctx, "e2e", byTest, env, args...) })
 	}
-	return withCluster(ctx, lab, d, value(keep, false), func(cluster []string) error {
+	return withCluster(ctx, lab, "Ladder", []string{"--driver", d}, value(keep, false), func(cluster []string) error {
 		return step("running the suites on kind", func() error { return goTest(ctx, "e2e", byTest, append(env, cluster...), args...) })
 	})
 }
@@ -85,17 +85,39 @@ func (E2e) Upstream(ctx context.Context) error {
 	return step("running Kubernetes' own DRA suite", func() error { return lab("upstream").run(ctx) })
 }
 
-// withCluster runs f with the variables that tell tests about the cluster.
-func withCluster(ctx context.Context, lab func(...string) command, driver string, keep bool, f func(env []string) error) error {
+// releaseCluster is the name of the cluster on which Release installs the chart;
+// that of the suites has Ladder in it.
+const releaseCluster = "ladder-release"
+
+// Release installs, tests, upgrades and uninstalls the chart with both majors of
+// Helm, on a kind cluster of its own: `go tool mage e2e:release [-keep]`. With
+// -keep the cluster stays, for the next run or for a look.
+func (E2e) Release(ctx context.Context, keep *bool) error {
+	lab, err := ladderLab(ctx)
+	if err != nil {
+		return err
+	}
+	own := func(args ...string) command { return lab(append(args, "--name", releaseCluster)...) }
+	return withCluster(ctx, own, "Ladder's images", []string{"--bare"}, value(keep, false), func(cluster []string) error {
+		args := append([]string{"-vet=off", "-count=1", "-timeout=120m"}, compileFlags...)
+		return step("installing, upgrading and uninstalling the chart", func() error {
+			return goTest(ctx, "release", byTest, append(cluster, "CGO_ENABLED=0"), append(args, "-run=^TestLifeOfARelease$", "./e2e/charts")...)
+		})
+	})
+}
+
+// withCluster brings a cluster up, with the arguments more, and runs f with the
+// variables that tell tests about it. has says what is in it.
+func withCluster(ctx context.Context, lab func(...string) command, has string, more []string, keep bool, f func(env []string) error) error {
 	down := func() error {
 		if keep {
-			fmt.Println("the cluster is kept; `go tool mage e2e:down` takes it down")
+			fmt.Printf("the cluster is kept; `%s` takes it down\n", strings.Join(lab("e2e", "down").args, " "))
 			return nil
 		}
 		return step("taking the cluster down", func() error { return lab("e2e", "down").run(context.WithoutCancel(ctx)) })
 	}
-	up := lab("e2e", "up", "--driver", driver)
-	if err := step("bringing up a cluster with Ladder", func() error { return up.run(ctx) }); err != nil {
+	up := lab(append([]string{"e2e", "up"}, more...)...)
+	if err := step("bringing up a cluster with "+has, func() error { return up.run(ctx) }); err != nil {
 		return errors.Join(err, down())
 	}
 	env, err := lab("e2e", "env").output(ctx)

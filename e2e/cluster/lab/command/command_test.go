@@ -92,6 +92,7 @@ func TestWrongUse(t *testing.T) {
 		"bad name to kill":    {[]string{"kind", "kill", "etcd@x", "--name", ""}, "lower-case"},
 		"bad name to restart": {[]string{"kind", "restart", "etcd@x", "--name", "-"}, "lower-case"},
 		"bad name for suites": {[]string{"e2e", "up", "--name", "A B"}, "lower-case"},
+		"bare or not":         {[]string{"e2e", "up", "--bare=perhaps"}, "--bare"},
 		"bad name to ask for": {[]string{"e2e", "env", "--name", "A B"}, "lower-case"},
 		"bad name to end":     {[]string{"e2e", "down", "--name", "A B"}, "lower-case"},
 		"bad output":          {[]string{"status", "-o", "xml"}, "xml"},

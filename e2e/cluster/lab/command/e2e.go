@@ -26,11 +26,13 @@ takes it down again.`,
 
 func newE2EUp() *cobra.Command {
 	var name, source, driver string
+	var bare bool
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring up the cluster, or what of it is missing",
 		Long: `Bring up the cluster, or what of it is missing: a container engine, the node
-image, the nodes, Ladder's images and the chart. What is there is used again.`,
+image, the nodes, Ladder's images and the chart. What is there is used again.
+With --bare the chart is left out, and uninstalled where it is installed.`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -43,12 +45,13 @@ image, the nodes, Ladder's images and the chart. What is there is used again.`,
 			if err != nil {
 				return usage(err)
 			}
-			return harness.Up(ctx, harness.Options{Name: name, Driver: d, Source: s, Progress: cmd.ErrOrStderr()})
+			return harness.Up(ctx, harness.Options{Name: name, Driver: d, Bare: bare, Source: s, Progress: cmd.ErrOrStderr()})
 		},
 	}
 	nameFlag(cmd, &name)
 	cmd.Flags().StringVar(&driver, "driver", string(harness.FakeDriver), "what drives the GPUs: fake, or nvml over a simulated libnvidia-ml")
 	cmd.Flags().StringVar(&source, "source", string(nodeimage.Auto), "where the node image comes from: auto, pull or build")
+	cmd.Flags().BoolVar(&bare, "bare", false, "leave the chart out, for tests that install it themselves")
 	return cmd
 }
 
