@@ -214,7 +214,7 @@ func TestSchedulers(t *testing.T) {
 	})
 	t.Run("two Ladders", func(t *testing.T) {
 		guard := catalog.DefaultGuard()
-		guard.Allocators = append(guard.Allocators, "system:serviceaccount:other:ladder-scheduler")
+		guard.Allocators = append(guard.Allocators, "system:serviceaccount:other:its-scheduler")
 		objects, err := guard.Objects()
 		if err != nil {
 			t.Fatal(err)
@@ -229,6 +229,7 @@ func TestSchedulers(t *testing.T) {
 	t.Run("a lease of that name elsewhere", func(t *testing.T) {
 		const want = "schedulers warning: somebody renews a lease of ladder-scheduler's name where Ladder is not known to run: tenant/ladder-scheduler"
 		well(t).with(lease("tenant", schedulerName, "x", 0)).requireFindings(want)
+		well(t).without(mine).with(lease(metav1.NamespaceSystem, schedulerName, "x", 0)).requireFindings() // on the control plane
 		well(t).without(mine).with(lease("tenant", schedulerName, "x", 0)).requireFindings(want, "schedulers warning: no ladder-scheduler is at work")
 	})
 	t.Run("Ladder in place of the stock scheduler", func(t *testing.T) {

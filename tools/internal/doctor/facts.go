@@ -145,8 +145,12 @@ func gather(ctx context.Context, d dynamic.Interface, served discovery.Discovery
 	return f, nil
 }
 
-// account finds the service accounts of Ladder's parts in an admission policy.
-var account = regexp.MustCompile(`system:serviceaccount:([a-z0-9-]+):(?:` + schedulerName + `|` + controllerName + `|` + driverName + `)\b`)
+// account finds the service accounts of Ladder's parts in an admission policy,
+// anyAccount those of whoever runs ladder-scheduler in its list of allocators.
+var (
+	account    = regexp.MustCompile(`system:serviceaccount:([a-z0-9-]+):(?:` + schedulerName + `|` + controllerName + `|` + driverName + `)\b`)
+	anyAccount = regexp.MustCompile(`system:serviceaccount:([a-z0-9-]+):`)
+)
 
 // keepOwn finds the namespaces in which Ladder runs, and forgets what was found
 // elsewhere: anybody may give an object of his namespace the names and labels of
@@ -161,15 +165,19 @@ func (f *facts) keepOwn() {
 			continue
 		}
 		spec := &f.guards[i].Spec
-		var expressions []string
+		note := func(expression string, accounts *regexp.Regexp) {
+			for _, m := range accounts.FindAllStringSubmatch(expression, -1) {
+				f.own[m[1]] = true
+			}
+		}
 		for _, v := range spec.Variables {
-			expressions = append(expressions, v.Expression)
+			note(v.Expression, account)
+			if v.Name == "allocators" {
+				note(v.Expression, anyAccount)
+			}
 		}
 		for _, c := range spec.MatchConditions {
-			expressions = append(expressions, c.Expression)
-		}
-		for _, m := range account.FindAllStringSubmatch(strings.Join(expressions, "\n"), -1) {
-			f.own[m[1]] = true
+			note(c.Expression, account)
 		}
 	}
 	if len(f.own) == 0 {
@@ -187,13 +195,14 @@ func (f *facts) keepOwn() {
 	}
 	f.deployments = slices.DeleteFunc(f.deployments, func(d appsv1.Deployment) bool { return !f.isOwn(d.Namespace) })
 	f.daemonSets = slices.DeleteFunc(f.daemonSets, func(d appsv1.DaemonSet) bool { return !f.isOwn(d.Namespace) })
-	f.pods = slices.DeleteFunc(f.pods, func(p corev1.Pod) bool {
-		return p.Namespace != metav1.NamespaceSystem && !f.isOwn(p.Namespace)
-	})
+	f.pods = slices.DeleteFunc(f.pods, func(p corev1.Pod) bool { return !f.isOwn(p.Namespace) })
 }
 
-// isOwn says whether Ladder runs in a namespace, as far as that is known.
-func (f *facts) isOwn(namespace string) bool { return len(f.own) == 0 || f.own[namespace] }
+// isOwn says whether Ladder runs in a namespace, as far as that is known. In
+// kube-system it may, on the control plane, and nobody else makes objects there.
+func (f *facts) isOwn(namespace string) bool {
+	return len(f.own) == 0 || f.own[namespace] || namespace == metav1.NamespaceSystem
+}
 
 // reader lists objects and notes what it could not read.
 type reader struct {
