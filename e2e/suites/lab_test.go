@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpuladder.dev/ladder/e2e/cluster/lab"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
@@ -47,14 +49,17 @@ func (l *labWorld) startScheduler(ctx context.Context) error {
 	return l.Restart(ctx, lab.LadderScheduler)
 }
 
-// breakDevice makes the device carry the taint that a driver gives it on
-// suspicion.
+// breakDevice makes the device carry the taints that a driver gives it once its
+// failure is confirmed.
 func (l *labWorld) breakDevice(_ context.Context, d device) error {
 	inventory := l.Inventory(d.node)
 	if inventory == nil {
 		return fmt.Errorf("breaking device %s, the lab has no such node", d)
 	}
-	return inventory.SetTaints(d.name, resourcev1.DeviceTaint{Key: v1alpha1.TaintUnhealthy, Effect: resourcev1.DeviceTaintEffectNoSchedule})
+	now := metav1.NewTime(time.Now().Truncate(time.Second))
+	return inventory.SetTaints(d.name,
+		resourcev1.DeviceTaint{Key: v1alpha1.TaintUnhealthy, Value: "GPULost", Effect: resourcev1.DeviceTaintEffectNoSchedule, TimeAdded: &now},
+		resourcev1.DeviceTaint{Key: v1alpha1.TaintFailed, Value: "GPULost", Effect: resourcev1.DeviceTaintEffectNoExecute, TimeAdded: &now})
 }
 
 func (l *labWorld) mendDevice(_ context.Context, d device) error {

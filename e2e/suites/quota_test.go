@@ -298,21 +298,7 @@ func (s *scene) evicted(ctx context.Context, t *testing.T, pod *corev1.Pod, dead
 		now := s.current(pod.Name)
 		return now == nil || now.UID != pod.UID, describe(now)
 	})
-	var at time.Time
-	reason := ""
-	for _, e := range s.log.History() {
-		if e.Pod == nil || e.Pod.UID != pod.UID {
-			continue
-		}
-		if at.IsZero() && (e.Type == watch.Deleted || e.Pod.DeletionTimestamp != nil) {
-			at = e.At
-		}
-		for _, c := range e.Pod.Status.Conditions {
-			if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
-				reason = c.Reason
-			}
-		}
-	}
+	at, reason := s.ended(pod)
 	if at.Before(deadline) {
 		t.Errorf("Pod %s was evicted at %s, its notice ended at %s", pod.Name, at, deadline)
 	}
