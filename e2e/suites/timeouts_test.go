@@ -36,6 +36,8 @@ var within = struct {
 	node time.Duration
 	// rollout: a DaemonSet or Deployment has been rolled out.
 	rollout time.Duration
+	// job: a Job of twenty Pods is complete.
+	job time.Duration
 	// round: a round of the stress suite is over.
 	round time.Duration
 	// cleanup: what a suite created is removed.
@@ -57,6 +59,7 @@ var within = struct {
 	component:   2 * time.Minute,
 	node:        4 * time.Minute,
 	rollout:     3 * time.Minute,
+	job:         4 * time.Minute,
 	round:       5 * time.Minute,
 	cleanup:     3 * time.Minute,
 	dump:        60 * time.Second,

@@ -104,7 +104,7 @@ func (w *world) connect(ctx context.Context) error {
 	w.log, err = watchlog.Start(ctx, w.client,
 		&corev1.PodList{}, &corev1.NodeList{}, &corev1.PersistentVolumeClaimList{},
 		&resourcev1.ResourceClaimList{}, &resourcev1.ResourceSliceList{}, &resourcev1.ResourceClaimTemplateList{},
-		&v1alpha1.AcceleratorPolicyList{}, &v1alpha1.AllocationDecisionList{}, &v1alpha1.TenantQuotaList{})
+		&v1alpha1.AcceleratorPolicyList{}, &v1alpha1.PolicyRevisionList{}, &v1alpha1.AllocationDecisionList{}, &v1alpha1.TenantQuotaList{})
 	return err
 }
 
