@@ -56,11 +56,22 @@ func describe(pod *corev1.Pod) string {
 // running waits until a Pod runs, has told what it got, and shows its devices.
 func (s *scene) running(ctx context.Context, t *testing.T, name string) *corev1.Pod {
 	t.Helper()
+	return s.runsSaying(ctx, t, name, func(pod *corev1.Pod) bool { return accelerator(pod).Status == corev1.ConditionTrue })
+}
+
+// runs waits until a Pod runs and shows its devices, whatever is told of it: of a
+// Pod that follows no policy and finds its claim allocated Ladder says nothing.
+func (s *scene) runs(ctx context.Context, t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	return s.runsSaying(ctx, t, name, func(*corev1.Pod) bool { return true })
+}
+
+func (s *scene) runsSaying(ctx context.Context, t *testing.T, name string, said func(*corev1.Pod) bool) *corev1.Pod {
+	t.Helper()
 	var pod *corev1.Pod
 	s.await(ctx, t, within.running, "Pod "+name+" to run", func() (bool, string) {
 		pod = s.current(name)
-		return pod != nil && pod.Status.Phase == corev1.PodRunning && ready(pod) && accelerator(pod).Status == corev1.ConditionTrue &&
-			len(s.held(pod)) > 0, describe(pod)
+		return pod != nil && pod.Status.Phase == corev1.PodRunning && ready(pod) && said(pod) && len(s.held(pod)) > 0, describe(pod)
 	})
 	if node, ok := s.provider.(nodes); ok {
 		if err := s.sight(ctx, node, pod); err != nil {

@@ -41,10 +41,15 @@ func (s *scene) revive(ctx context.Context, t *testing.T) {
 // allocations are the devices that the Pod's claim was given, one after
 // another, and "" each time that they were taken back.
 func (s *scene) allocations(pod string) []string {
+	return s.given(func(claim string) bool { return strings.HasPrefix(claim, pod+"-") })
+}
+
+// given is the same for the claim of which isIt says that it is the one.
+func (s *scene) given(isIt func(claim string) bool) []string {
 	var given []string
 	last := ""
 	for _, e := range s.log.History() {
-		if e.Claim == nil || e.Claim.Namespace != s.ns || !strings.HasPrefix(e.Claim.Name, pod+"-") || e.Type == watch.Deleted {
+		if e.Claim == nil || e.Claim.Namespace != s.ns || !isIt(e.Claim.Name) || e.Type == watch.Deleted {
 			continue
 		}
 		var now []string
