@@ -53,17 +53,45 @@ func set(plugins ...string) config.PluginSet {
 	return s
 }
 
-func TestCheckProfile(t *testing.T) {
-	good := func() *config.Plugins {
-		return &config.Plugins{
-			QueueSort: set(ladder.OrderName),
-			PreFilter: set(ladder.Name), Filter: set(ladder.Name), Reserve: set(ladder.Name), PreBind: set(ladder.Name), PostBind: set(ladder.Name),
-			PostFilter:         set(ladder.Name, names.DefaultPreemption),
-			PodGroupPostFilter: set(ladder.Name, names.DefaultPreemption),
-			Bind:               set(ladder.Name, names.DefaultBinder),
-			Score:              config.PluginSet{Enabled: []config.Plugin{{Name: names.NodeAffinity, Weight: 12}, {Name: ladder.Name, Weight: 13}}},
-		}
+// good are the plugins of a profile with Ladder.
+func good() *config.Plugins {
+	return &config.Plugins{
+		QueueSort: set(ladder.OrderName),
+		PreFilter: set(ladder.Name), Filter: set(ladder.Name), Reserve: set(ladder.Name), PreBind: set(ladder.Name), PostBind: set(ladder.Name),
+		PostFilter:         set(ladder.Name, names.DefaultPreemption),
+		PodGroupPostFilter: set(ladder.Name, names.DefaultPreemption),
+		Bind:               set(ladder.Name, names.DefaultBinder),
+		Score:              config.PluginSet{Enabled: []config.Plugin{{Name: names.NodeAffinity, Weight: 12}, {Name: ladder.Name, Weight: 13}}},
 	}
+}
+
+// Profiles beside those with Ladder may have no decider of devices of their own.
+func TestCheckProfiles(t *testing.T) {
+	stock, without, spoiled := &config.Plugins{Filter: set(names.DynamicResources)}, &config.Plugins{Filter: set(names.NodeAffinity)}, good()
+	spoiled.Bind = set(names.DefaultBinder)
+	for name, test := range map[string]struct {
+		profiles map[string]*config.Plugins
+		want     string
+	}{
+		"alone":           {map[string]*config.Plugins{"a": good()}, ""},
+		"two":             {map[string]*config.Plugins{"a": good(), "b": good()}, ""},
+		"one without":     {map[string]*config.Plugins{"a": good(), "b": without}, ""},
+		"beside stock's":  {map[string]*config.Plugins{"a": good(), "b": stock}, "profile b uses DynamicResources: two deciders"},
+		"nobody has it":   {map[string]*config.Plugins{"a": without}, "no profile uses the plugin Ladder"},
+		"one is not good": {map[string]*config.Plugins{"a": good(), "b": spoiled}, "profile b: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := checkPlugins(test.profiles)
+			if test.want == "" {
+				assert.NoError(t, err)
+				return
+			}
+			assert.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+func TestCheckProfile(t *testing.T) {
 	require.NoError(t, checkProfile(good()))
 	for name, spoil := range map[string]func(*config.Plugins){
 		"queueSort":      func(p *config.Plugins) { p.QueueSort = set(names.PrioritySort) },

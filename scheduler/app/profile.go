@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -90,9 +91,18 @@ func park(profiles []config.KubeSchedulerProfile) {
 
 // checkProfiles refuses profiles in which Ladder could not keep its promises.
 func checkProfiles(sched *scheduler.Scheduler) error {
-	used := false
+	profiles := map[string]*config.Plugins{}
 	for name, profile := range sched.Profiles {
-		plugins := profile.ListPlugins()
+		profiles[name] = profile.ListPlugins()
+	}
+	return checkPlugins(profiles)
+}
+
+// checkPlugins is checkProfiles for the plugins of each profile.
+func checkPlugins(profiles map[string]*config.Plugins) error {
+	used := false
+	for _, name := range slices.Sorted(maps.Keys(profiles)) {
+		plugins := profiles[name]
 		if !enabled(plugins.Filter, ladder.Name) {
 			if enabled(plugins.Filter, names.DynamicResources) {
 				return fmt.Errorf("profile %s uses %s: two deciders over the same devices would allocate them twice; use %s in every profile",

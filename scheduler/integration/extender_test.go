@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	"k8s.io/utils/ptr"
@@ -57,11 +58,19 @@ func (c *cluster) startWithExtender(url string) {
 // configWithExtender is a configuration file with an extender that filters nodes.
 func (c *cluster) configWithExtender(url string) string {
 	c.t.Helper()
+	return c.configFile(func(config *configv1.KubeSchedulerConfiguration) {
+		config.Extenders = []configv1.Extender{{URLPrefix: url, FilterVerb: "filter", NodeCacheCapable: true}}
+	})
+}
+
+// configFile is a configuration file with one profile, and a change.
+func (c *cluster) configFile(change func(*configv1.KubeSchedulerConfiguration)) string {
+	c.t.Helper()
 	config := &configv1.KubeSchedulerConfiguration{Profiles: []configv1.KubeSchedulerProfile{app.Profile(v1alpha1.SchedulerName)}}
 	config.APIVersion, config.Kind = configv1.SchemeGroupVersion.String(), "KubeSchedulerConfiguration"
 	config.ClientConnection.Kubeconfig = server.kubeconfig
 	config.LeaderElection.LeaderElect = ptr.To(false)
-	config.Extenders = []configv1.Extender{{URLPrefix: url, FilterVerb: "filter", NodeCacheCapable: true}}
+	change(config)
 	content, err := yaml.Marshal(config)
 	require.NoError(c.t, err)
 	path := filepath.Join(c.t.TempDir(), "config.yaml")
@@ -80,4 +89,26 @@ func TestExtenderRefusesTheBestNode(t *testing.T) {
 	assert.Equal(t, "h100-0001/gpu-0", c.placed("pod"))
 	record := c.record("pod", v1alpha1.OutcomeAllocated)
 	assert.Contains(t, details(record, "t0", v1alpha1.ReasonNodeUnsuitable)["h100-0000"], "an extender refused the node")
+}
+
+// Two profiles share the devices, the order and what is told.
+func TestTwoProfiles(t *testing.T) {
+	c := newCluster(t)
+	c.addFleet(small(1))
+	c.addPolicy("h100", ladderOf("H100"))
+	c.startSchedulerBy("", "--config="+c.configFile(func(config *configv1.KubeSchedulerConfiguration) {
+		config.Profiles = append(config.Profiles, app.Profile("other"))
+	}))
+	other := func(p *corev1.Pod) { p.Spec.SchedulerName = "other" }
+	c.addPod("a", "h100")
+	assert.Equal(t, "h100-0000/gpu-0", c.placed("a"))
+	c.addPod("b", "h100", other)
+	assert.Equal(t, "h100-0000/gpu-1", c.placed("b"))
+	for name, opts := range map[string][]podOption{"c": {other}, "d": nil} {
+		c.addPod(name, "h100", opts...)
+		assert.Contains(t, c.condition(name, "Pending"), "InUse")
+	}
+	c.remove("a")
+	c.remove("b")
+	assert.ElementsMatch(t, []string{"h100-0000/gpu-0", "h100-0000/gpu-1"}, c.placesOf([]string{"c", "d"}))
 }
