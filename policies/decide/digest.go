@@ -100,7 +100,22 @@ func (st *State) inputDigest(q *Query) string {
 	return hashString(parts...)
 }
 
-// The contents below are what enters the digest.
+// The contents below are what enters the digest. An empty list or map is the same as
+// none: it is lost where an object is written and read again.
+
+func some[E any](list []E) []E {
+	if len(list) == 0 {
+		return nil
+	}
+	return list
+}
+
+func someKeys(m map[string]string) map[string]string {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
 
 type nodeDigest struct {
 	Name        string
@@ -114,7 +129,7 @@ type nodeDigest struct {
 
 func nodeContent(obj *corev1.Node, ready bool) nodeDigest {
 	r := resourcesOf(obj.Status.Allocatable)
-	d := nodeDigest{Name: obj.Name, Labels: obj.Labels, Cordoned: obj.Spec.Unschedulable, Ready: ready, CPU: r.cpu, Memory: r.memory, Pods: r.pods}
+	d := nodeDigest{Name: obj.Name, Labels: someKeys(obj.Labels), Cordoned: obj.Spec.Unschedulable, Ready: ready, CPU: r.cpu, Memory: r.memory, Pods: r.pods}
 	for _, t := range obj.Spec.Taints {
 		d.Taints = append(d.Taints, [3]string{t.Key, t.Value, string(t.Effect)})
 	}
@@ -155,8 +170,8 @@ func podContent(obj *corev1.Pod, r resources) podDigest {
 		Model:   obj.Annotations[v1alpha1.AnnotationModel],
 		Node:    obj.Spec.NodeName,
 		Done:    obj.Status.Phase == corev1.PodSucceeded || obj.Status.Phase == corev1.PodFailed,
-		Claims:  obj.Spec.ResourceClaims, Statuses: obj.Status.ResourceClaimStatuses,
-		NodeSelector: obj.Spec.NodeSelector, Tolerations: obj.Spec.Tolerations,
+		Claims:  some(obj.Spec.ResourceClaims), Statuses: some(obj.Status.ResourceClaimStatuses),
+		NodeSelector: someKeys(obj.Spec.NodeSelector), Tolerations: some(obj.Spec.Tolerations),
 		CPU: r.cpu, Memory: r.memory,
 		Turn: obj.Annotations[v1alpha1.AnnotationTurnModels],
 	}
@@ -257,7 +272,7 @@ type quotaDigest struct {
 }
 
 func quotaContent(obj *v1alpha1.TenantQuota) quotaDigest {
-	d := quotaDigest{Name: obj.Name, Namespaces: slices.Sorted(slices.Values(obj.Spec.Namespaces)), Models: slices.Clone(obj.Spec.Models)}
+	d := quotaDigest{Name: obj.Name, Namespaces: slices.Sorted(slices.Values(obj.Spec.Namespaces)), Models: some(slices.Clone(obj.Spec.Models))}
 	for i := range d.Models {
 		d.Models[i].Guaranteed = 0 // the fair queue's affair
 	}

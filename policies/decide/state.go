@@ -181,7 +181,7 @@ func (st *State) Put(obj runtime.Object) error {
 	case *corev1.Node:
 		st.putNode(o)
 	case *corev1.Namespace:
-		putEntry(st, st.namespaces, o.Name, &entry[*corev1.Namespace]{o, sumOf("Namespace", namespaceDigest{o.Name, o.Labels})})
+		putEntry(st, st.namespaces, o.Name, &entry[*corev1.Namespace]{o, sumOf("Namespace", namespaceDigest{o.Name, someKeys(o.Labels)})})
 	case *corev1.Pod:
 		st.putPod(o)
 	case *resourceapi.ResourceSlice:
@@ -189,7 +189,7 @@ func (st *State) Put(obj runtime.Object) error {
 	case *resourceapi.DeviceTaintRule:
 		st.putRule(o)
 	case *resourceapi.DeviceClass:
-		putEntry(st, st.classes, o.Name, &entry[*resourceapi.DeviceClass]{o, sumOf("DeviceClass", classDigest{o.Name, o.Spec.Selectors})})
+		putEntry(st, st.classes, o.Name, &entry[*resourceapi.DeviceClass]{o, sumOf("DeviceClass", classDigest{o.Name, some(o.Spec.Selectors)})})
 	case *resourceapi.ResourceClaim:
 		st.putClaim(o)
 	case *resourceapi.ResourceClaimTemplate:
