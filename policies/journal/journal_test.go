@@ -141,6 +141,66 @@ func TestReplayIsTheSame(t *testing.T) {
 	}
 }
 
+// heard are the calls of a Follower, in order.
+type heard []string
+
+func (h *heard) Put(o runtime.Object) {
+	*h = append(*h, "put "+o.(metav1.Object).GetName())
+}
+
+func (h *heard) Delete(o runtime.Object) {
+	*h = append(*h, "delete "+o.(metav1.Object).GetName())
+}
+func (h *heard) Assume(d *decide.Decision)     { *h = append(*h, "assume "+d.Pod) }
+func (h *heard) Forget(p types.NamespacedName) { *h = append(*h, "forget "+p.Name) }
+
+// A look at every node gives the same, and whoever follows hears everything that
+// comes before a decision.
+func TestWalkWholeFleetWithFollower(t *testing.T) {
+	for name, external := range map[string]bool{"builtin checks": false, "external checks": true} {
+		t.Run(name, func(t *testing.T) {
+			text := record(t)
+			if external {
+				text = recordExternal(t)
+			}
+			var h heard
+			report, err := Walk(strings.NewReader(text), Options{WholeFleet: true, Follower: &h, OnDecision: func(s Step) {
+				h = append(h, "decide "+s.Query.Pod.Name)
+			}})
+			if err != nil || len(report.Differences) != 0 {
+				t.Fatalf("%v, differences %v", err, report.Differences)
+			}
+			if opts, err := (Options{WholeFleet: true}).state(report.Header); err != nil || !opts.WholeFleet {
+				t.Errorf("the State's options are %+v, %v", opts, err)
+			}
+			want := "put n-1,put n-1-gpus,put h100-first,put a,put b,decide a,assume a,decide b,assume b,decide nobody,forget a,decide a,delete n-1,decide a"
+			if external {
+				want = "put n-1,put n-1-gpus,put h100-first,put a,put b,decide a,assume a,decide b"
+			}
+			if got := strings.Join(h, ","); got != want {
+				t.Errorf("heard %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// recordExternal makes a journal of an engine that reads off what it keeps of the
+// fleet: others check the nodes.
+func recordExternal(t *testing.T) string {
+	t.Helper()
+	var out bytes.Buffer
+	r := NewRecorder(decide.Options{NodeChecks: decide.ExternalNodeChecks}, "j", &out)
+	fill(t, r)
+	if err := r.Assume(mustDecide(t, r, "a", "h100"), true); err != nil {
+		t.Fatal(err)
+	}
+	mustDecide(t, r, "b", "a100")
+	if err := r.Seal(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
 // Whatever is changed in a journal is found.
 func TestReplayFindsTampering(t *testing.T) {
 	text := record(t)

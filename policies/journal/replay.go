@@ -9,6 +9,7 @@ import (
 	"io"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
 
@@ -60,6 +61,30 @@ type Options struct {
 	Examples *int
 	// OnDecision, where not nil, is called after each decision.
 	OnDecision func(Step)
+	// WholeFleet has every decision look at every node and device, whatever the
+	// engine that wrote the journal kept of them.
+	WholeFleet bool
+	// Follower, where not nil, is told of all else that the State is told.
+	Follower Follower
+}
+
+// state are the options of the State that decides again.
+func (o Options) state(h Header) (decide.Options, error) {
+	opts, err := h.Options.decide()
+	if o.Examples != nil {
+		opts.Examples = *o.Examples
+	}
+	opts.WholeFleet = o.WholeFleet
+	return opts, err
+}
+
+// Follower is told what changes the State of a replay, in order and after the
+// State has taken it. What it is given must not be changed.
+type Follower interface {
+	Put(obj runtime.Object)
+	Delete(obj runtime.Object)
+	Assume(d *decide.Decision)
+	Forget(pod types.NamespacedName)
 }
 
 // Replay decides a journal again and compares.
@@ -161,12 +186,9 @@ func (w *walker) header(text []byte) error {
 	if h.Journal != Format {
 		return fmt.Errorf("journal format %d is not read, only %d", h.Journal, Format)
 	}
-	opts, err := h.Options.decide()
+	opts, err := w.opts.state(h)
 	if err != nil {
 		return err
-	}
-	if w.opts.Examples != nil {
-		opts.Examples = *w.opts.Examples
 	}
 	if h.EngineVersion != decide.EngineVersion {
 		w.note("written by engine version %s, replayed by %s", h.EngineVersion, decide.EngineVersion)
@@ -185,7 +207,11 @@ func (w *walker) apply(line int, e *entry) error {
 		if err := decodeStrict(e.Object, obj); err != nil {
 			return err
 		}
-		return w.state.Put(obj)
+		if err := w.state.Put(obj); err != nil {
+			return err
+		}
+		w.follow(func(f Follower) { f.Put(obj) })
+		return nil
 	case opDelete:
 		obj := manifest.NewOfKind(e.Kind)
 		if obj == nil {
@@ -194,15 +220,25 @@ func (w *walker) apply(line int, e *entry) error {
 		m := obj.(metav1.Object)
 		m.SetNamespace(e.Namespace)
 		m.SetName(e.Name)
-		return w.state.Delete(obj)
+		if err := w.state.Delete(obj); err != nil {
+			return err
+		}
+		w.follow(func(f Follower) { f.Delete(obj) })
+		return nil
 	case opAssume:
 		var d decide.Decision
 		if err := decodeStrict(e.Decision, &d); err != nil {
 			return err
 		}
-		return w.state.Assume(&d, e.InFlight)
+		if err := w.state.Assume(&d, e.InFlight); err != nil {
+			return err
+		}
+		w.follow(func(f Follower) { f.Assume(&d) })
+		return nil
 	case opForget:
-		w.state.Forget(types.NamespacedName{Namespace: e.Namespace, Name: e.Name})
+		pod := types.NamespacedName{Namespace: e.Namespace, Name: e.Name}
+		w.state.Forget(pod)
+		w.follow(func(f Follower) { f.Forget(pod) })
 		return nil
 	case opDecide:
 		return w.decide(line, e)
@@ -216,6 +252,12 @@ func (w *walker) apply(line int, e *entry) error {
 		return nil
 	}
 	return fmt.Errorf("op %q is not known", e.Op)
+}
+
+func (w *walker) follow(tell func(Follower)) {
+	if w.opts.Follower != nil {
+		tell(w.opts.Follower)
+	}
 }
 
 func (w *walker) decide(line int, e *entry) error {
