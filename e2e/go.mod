@@ -24,6 +24,7 @@ require (
 	github.com/valyala/histogram v1.2.0 // indirect
 	gomodules.xyz/jsonpatch/v2 v2.4.0 // indirect
 	k8s.io/component-helpers v0.37.2 // indirect
+	pgregory.net/rapid v1.3.0 // indirect
 )
 
 require (

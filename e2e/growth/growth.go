@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"gpuladder.dev/ladder/e2e/measure"
+	"gpuladder.dev/ladder/e2e/replay"
 	"gpuladder.dev/ladder/policies/fleet"
 )
 
@@ -96,6 +97,8 @@ type Idle struct {
 type Result struct {
 	Runs  []Run  `json:"runs"`
 	Idles []Idle `json:"idle"`
+	// Replay is what became of the decisions when they were decided again.
+	Replay replay.Result `json:"replay"`
 }
 
 // median is that of one figure over the runs of a size.
@@ -159,5 +162,5 @@ func Check(o Options, r *Result) error {
 	if len(sizes) != len(o.Nodes) {
 		errs = append(errs, fmt.Errorf("%d of %d sizes were measured", len(sizes), len(o.Nodes)))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.Replay.Check())...)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpuladder.dev/ladder/e2e/measure"
+	"gpuladder.dev/ladder/e2e/replay"
 )
 
 func options() Options {
@@ -50,7 +51,10 @@ func TestValidate(t *testing.T) {
 
 // result grows as the logarithm does, times a factor.
 func result(factor float64) *Result {
-	r := &Result{Idles: []Idle{{Nodes: 100, SchedulerCPU: 1.5, APIServerCPU: 20, Served: 7}}}
+	r := &Result{
+		Idles:  []Idle{{Nodes: 100, SchedulerCPU: 1.5, APIServerCPU: 20, Served: 7}},
+		Replay: replay.Result{Journals: 3, Decisions: 2250, Twin: replay.Twin{Asked: 20, Skipped: 2230}},
+	}
 	for _, nodes := range options().Nodes {
 		grown := 1.0
 		if nodes > 100 {
@@ -92,6 +96,7 @@ func TestCheck(t *testing.T) {
 			r.Runs[4].Decision = math.NaN()
 			return r
 		}, "grew to – times"},
+		"decided otherwise":    {func() *Result { r := result(0.9); r.Replay.Differ = 1; return r }, "2250 decisions replayed, 1 differ"},
 		"nothing was measured": {func() *Result { return &Result{} }, "0 of 3 sizes"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -80,8 +80,8 @@ On each fleet %d Pods of one GPU each are created one after another, each when t
 		each.Row(fmt.Sprint(run.Nodes), fmt.Sprint(run.Run), measure.Number(run.Wait, 1), measure.Number(run.Attempt, 1),
 			measure.Number(run.Wall, 1), measure.Number(run.Decision, 2), fmt.Sprintf("%d of %d", run.FirstTier, o.Pods))
 	}
-	_, err := fmt.Fprintf(w, "%s## Each run\n\n%s", idle, each)
-	return err
+	fmt.Fprintf(w, "%s## Each run\n\n%s", idle, each)
+	return r.Replay.Report(w)
 }
 
 // named is how many kinds of requests are told, leastShare how often one must

@@ -166,15 +166,17 @@ func kwokSpec(l layout, lease time.Duration) spec {
 	}}
 }
 
-func ladderSchedulerSpec(l layout, s Scheduler) spec {
+func ladderSchedulerSpec(l layout, o Options) spec {
 	kubeconfig := l.kubeconfig(userLadderScheduler)
 	from := "--kubeconfig=" + kubeconfig
-	if s == SchedulerLadderDefault {
+	if o.Scheduler == SchedulerLadderDefault {
 		from = "--config=" + l.data("ladder-scheduler.yaml")
 	}
-	return spec{name: LadderScheduler, ready: l.url(LadderScheduler) + "/readyz", args: append([]string{
-		from, "--journal=" + l.journal(),
-	}, servingArgs(l, LadderScheduler, kubeconfig)...)}
+	args := []string{from, "--journal=" + l.journal()}
+	if o.KeepJournals {
+		args = append(args, "--journal-keep=-1")
+	}
+	return spec{name: LadderScheduler, ready: l.url(LadderScheduler) + "/readyz", args: append(args, servingArgs(l, LadderScheduler, kubeconfig)...)}
 }
 
 func kubeSchedulerSpec(l layout) spec {

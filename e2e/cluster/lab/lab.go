@@ -129,7 +129,7 @@ func (l *Lab) up(ctx context.Context, programs *binaries.Set) error {
 	rest := []spec{controllerManagerSpec(l.layout, grace), kwokSpec(l.layout, lease)}
 	switch l.opts.Scheduler {
 	case SchedulerLadder, SchedulerLadderDefault:
-		rest = append(rest, ladderSchedulerSpec(l.layout, l.opts.Scheduler))
+		rest = append(rest, ladderSchedulerSpec(l.layout, l.opts))
 	case SchedulerStock, SchedulerStockConfigured:
 		rest = append(rest, kubeSchedulerSpec(l.layout))
 	case SchedulerNone:
@@ -326,6 +326,7 @@ func (l *Lab) RESTConfig() *rest.Config { return rest.CopyConfig(l.config) }
 func (l *Lab) LogsDir() string { return l.layout.logs() }
 
 // Journal is the file in which ladder-scheduler keeps its inputs and decisions.
+// Those of schedulers before it lie beside it, under longer names.
 func (l *Lab) Journal() string { return l.layout.journal() }
 
 // Failed delivers the first crash.
@@ -367,6 +368,16 @@ func (l *Lab) Kill(ctx context.Context, component string) error {
 		return err
 	}
 	p.end(ctx, true)
+	return nil
+}
+
+// Stop ends a part in an orderly way; it stays down until Restart.
+func (l *Lab) Stop(ctx context.Context, component string) error {
+	p, err := l.part(component)
+	if err != nil {
+		return err
+	}
+	p.end(ctx, false)
 	return nil
 }
 

@@ -68,6 +68,13 @@ type Options struct {
 	// QuotaSettings is the file of settings that ladder-controller is given for
 	// quotas. Empty: its defaults.
 	QuotaSettings string
+	// KeepJournals has ladder-scheduler keep every journal that it begins as long
+	// as the lab is up, and not only the last ones.
+	KeepJournals bool
+	// Shuffle is what the order is drawn from in which nodes are registered and
+	// slices published. Zero: both in the order of the fleet. On up to MaxDrivers
+	// nodes each slice comes when its driver is ready, in either case.
+	Shuffle uint64
 	// Parent is the folder in which the lab makes its own. Default: the
 	// system's folder for temporary files.
 	Parent string

@@ -23,7 +23,9 @@ func newGrowth() *cobra.Command {
 		Short: "Measure how the time and the cost of placing a Pod grow with the fleet",
 		Long: `Place Pods on fleets of growing size, one after another and at once, while
 the first tier has room, and count what a Pod takes: time, processor time and
-requests to the API server. Each fleet has a lab of its own, one after another.`,
+requests to the API server. Each fleet has a lab of its own, one after another. What the schedulers decided
+is decided again: by the engine that looks at every node each time, and by a
+naive twin of it.`,
 		Example: `  ladder-lab growth --report docs/reports/growth.md
   ladder-lab growth --nodes 4,12 --pods 8 --single 5 --runs 1 --idle 2s --check=false`,
 		Args: exactly(0),
@@ -54,9 +56,17 @@ requests to the API server. Each fleet has a lab of its own, one after another.`
 func measureGrowth(ctx context.Context, o growth.Options, idle time.Duration) (*growth.Result, error) {
 	r := &growth.Result{}
 	for _, nodes := range o.Nodes {
-		err := inLab(ctx, lab.Options{Name: fmt.Sprintf("growth-%d", nodes), Fleet: growth.Fleet(nodes), Progress: o.Progress},
+		err := inLab(ctx, lab.Options{Name: fmt.Sprintf("growth-%d", nodes), Fleet: growth.Fleet(nodes), KeepJournals: true, Progress: o.Progress},
 			func(ctx context.Context, l *lab.Lab, c client.Client, kube kubernetes.Interface) error {
-				return growth.Measure(ctx, growth.Bench{Cluster: l, Client: c, Kube: kube, Now: time.Now, Nodes: nodes, Idle: idle}, o, r)
+				if err := growth.Measure(ctx, growth.Bench{Cluster: l, Client: c, Kube: kube, Now: time.Now, Nodes: nodes, Idle: idle}, o, r); err != nil {
+					return err
+				}
+				again, err := decideAgain(ctx, l, o.Progress)
+				if err != nil {
+					return err
+				}
+				r.Replay.Add(again)
+				return nil
 			})
 		if err != nil {
 			return r, fmt.Errorf("measuring %d nodes, %w", nodes, err)

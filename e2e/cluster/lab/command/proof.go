@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"gpuladder.dev/ladder/e2e/cluster/lab"
+	"gpuladder.dev/ladder/e2e/replay"
 )
 
 // proof is what each of them does.
@@ -123,4 +125,29 @@ func inLab(ctx context.Context, opts lab.Options, do func(ctx context.Context, l
 		return err
 	}
 	return do(ctx, l, c, kube)
+}
+
+// journalSettles is longer than what the scheduler decided waits for being written.
+const journalSettles = 2 * time.Second
+
+// decideAgain ends the lab's scheduler, which is not started again, and replays
+// its journals.
+func decideAgain(ctx context.Context, l *lab.Lab, progress io.Writer) (*replay.Result, error) {
+	timer := time.NewTimer(journalSettles)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := l.Stop(ctx, lab.LadderScheduler); err != nil {
+		return nil, fmt.Errorf("replaying the journals, %w", err)
+	}
+	fmt.Fprintln(progress, "deciding again what the journals hold")
+	r, err := replay.Files(ctx, l.Journal())
+	if err != nil {
+		return nil, fmt.Errorf("replaying the journals, %w", err)
+	}
+	fmt.Fprintln(progress, r)
+	return r, nil
 }
