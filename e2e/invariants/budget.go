@@ -15,18 +15,19 @@ import (
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
-const budget = "I11 attempts and events stay within the budget"
+const (
+	attemptsBudget = "I11 failed attempts stay within the budget"
+	eventsBudget   = "I11 events stay within the budget"
+)
 
 // defaultAttempts is what a policy allows that does not say.
 const defaultAttempts = 5
 
-// WithinBudget checks I11. In no version of a Pod does its condition count more
-// failed attempts than the policy's retry allows, or name another limit. No
-// outcome of a Pod is told by more of Ladder's Events than there were schedulers
-// while the Pod was there: a scheduler that starts does not know what was told,
-// and may tell it once more. Outcomes that differ only in how many devices each
-// reason stands for are one.
-func WithinBudget(h History) Report {
+// AttemptsWithinBudget checks the first half of I11: in no version of a Pod does
+// its condition count more failed attempts between decision and bind than the
+// policy's retry allows, or name another limit. Without faults of the API server
+// there are none.
+func AttemptsWithinBudget(h History) Report {
 	checked := 0
 	var violations []string
 	c := newCluster()
@@ -46,8 +47,21 @@ func WithinBudget(h History) Report {
 				e.At.Format(stamp), e.Pod.Namespace, e.Pod.Name, failed, limit, allowed))
 		}
 	}
+	r := conclude(attemptsBudget, checked, violations, h.Gaps())
+	r.Rare = true
+	if checked == 0 && r.Verdict == Inconclusive {
+		r.Findings = append(h.Gaps(), "no attempt failed between decision and bind")
+	}
+	return r
+}
+
+// EventsWithinBudget checks the second half of I11: no outcome of a Pod is told by
+// more of Ladder's Events than there were schedulers while the Pod was there. A
+// scheduler that starts does not know what was told, and may tell it once more.
+// Outcomes that differ only in how many devices each reason stands for are one.
+func EventsWithinBudget(h History) Report {
 	told, excess := h.events()
-	return conclude(budget, checked+told, append(violations, excess...), h.Gaps())
+	return conclude(eventsBudget, told, excess, h.Gaps())
 }
 
 // counted matches what the condition says of failed attempts.

@@ -344,6 +344,35 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
+func TestRebuilt(t *testing.T) {
+	got := func() *story {
+		return fleetStory().asks("x").claim(watch.Modified, claimAt("x", "h100", "h/gpu-0")).binds("x", "h")
+	}
+	rebuilt := func(change func(*v1alpha1.AllocationDecision)) Entry {
+		r := record("x", "h100", "h/gpu-0")
+		r.Name, r.Annotations = "rebuilt", map[string]string{v1alpha1.AnnotationRebuilt: "x-record"}
+		change(r)
+		return Entry{Type: watch.Added, Record: r}
+	}
+	for name, tc := range map[string]struct {
+		story    *story
+		want     Verdict
+		mentions []string
+	}{
+		"as it was":       {got().add(rebuilt(func(*v1alpha1.AllocationDecision) {})), Pass, []string{"1 checked"}},
+		"of another node": {got().add(rebuilt(func(r *v1alpha1.AllocationDecision) { r.Spec.Node = "a" })), Fail, []string{`record rebuilt, which was rebuilt, names node "a", not "h"`}},
+		"none was lost":   {got().add(Entry{Type: watch.Added, Record: record("x", "h100", "h/gpu-0")}), Inconclusive, []string{"no record was lost, so none was rebuilt"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Rebuilt(tc.story.History)
+			judged(t, r, tc.want, tc.mentions...)
+			if !r.Rare {
+				t.Error("it does not say that this is rare")
+			}
+		})
+	}
+}
+
 // says gives a Pod a condition.
 func (s *story) says(name, message string) *story {
 	pod := policyPod(name, "p")
@@ -363,8 +392,7 @@ func (s *story) tells(name, event, reason, note string, times int32) *story {
 
 func (s *story) starts() *story { return s.add(Entry{Started: true}) }
 
-func TestWithinBudget(t *testing.T) {
-	const one, two = "no tier: h100 (2 InUse, 8 ModelMismatch)", "no tier: h100 (1 InUse, 1 Reserved, 8 ModelMismatch)"
+func TestAttemptsWithinBudget(t *testing.T) {
 	begun := func() *story { return fleetStory().starts().asks("x") }
 	for name, tc := range map[string]struct {
 		story    *story
@@ -376,15 +404,36 @@ func TestWithinBudget(t *testing.T) {
 		"too many":         {begun().says("x", "gone [failed 6 of 5 attempts, first 2026-01-02T03:04:05Z, key 1f0c5a7e9b42]"), Fail, []string{"ns/x says 6 failed attempts of 5"}},
 		"of another limit": {begun().policy("p", func(s *v1alpha1.AcceleratorPolicySpec) { s.Retry.MaxAttempts = new(int32(3)) }).
 			says("x", "gone [failed 1 of 5 attempts, first 2026-01-02T03:04:05Z, key 1f0c5a7e9b42]"), Fail, []string{"its policy allows 3"}},
+		"none failed, whatever was told": {begun().tells("x", "e1", "AcceleratorPending", "no tier", 1), Inconclusive, []string{"no attempt failed between decision and bind"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := AttemptsWithinBudget(tc.story.History)
+			judged(t, r, tc.want, tc.mentions...)
+			if !r.Rare {
+				t.Error("it does not say that this is rare")
+			}
+		})
+	}
+}
+
+func TestEventsWithinBudget(t *testing.T) {
+	const one, two = "no tier: h100 (2 InUse, 8 ModelMismatch)", "no tier: h100 (1 InUse, 1 Reserved, 8 ModelMismatch)"
+	begun := func() *story { return fleetStory().starts().asks("x") }
+	for name, tc := range map[string]struct {
+		story    *story
+		want     Verdict
+		mentions []string
+	}{
 		"each outcome once":          {begun().tells("x", "e1", "AcceleratorPending", one, 1).tells("x", "e2", "AcceleratorAllocated", "H100", 1), Pass, []string{"2 checked"}},
 		"one outcome twice":          {begun().tells("x", "e1", "AcceleratorPending", one, 1).tells("x", "e2", "AcceleratorPending", two, 1), Fail, []string{"told by 2 Events, there were 1 schedulers"}},
 		"one Event many times":       {begun().tells("x", "e1", "AcceleratorPending", one, 1).tells("x", "e1", "AcceleratorPending", one, 7), Fail, []string{"told by 7 Events"}},
 		"once by each scheduler":     {begun().tells("x", "e1", "AcceleratorPending", one, 1).starts().tells("x", "e2", "AcceleratorPending", two, 1), Pass, nil},
 		"by schedulers of old":       {fleetStory().starts().starts().starts().asks("x").tells("x", "e1", "AcceleratorPending", one, 1).tells("x", "e2", "AcceleratorPending", one, 1), Fail, []string{"there were 1 schedulers"}},
 		"other Pods of the name":     {begun().tells("x", "e1", "AcceleratorPending", one, 1).gone("x").asks("y").tells("y", "e2", "AcceleratorPending", one, 1), Pass, nil},
+		"attempts are no Events":     {begun().says("x", "gone [failed 2 of 5 attempts, first 2026-01-02T03:04:05Z, key 1f0c5a7e9b42]"), Inconclusive, nil},
 		"what others tell is theirs": {begun().tells("x", "e1", "FailedScheduling", one, 90), Inconclusive, nil},
 	} {
-		t.Run(name, func(t *testing.T) { judged(t, WithinBudget(tc.story.History), tc.want, tc.mentions...) })
+		t.Run(name, func(t *testing.T) { judged(t, EventsWithinBudget(tc.story.History), tc.want, tc.mentions...) })
 	}
 }
 
@@ -400,7 +449,7 @@ func TestHistoryKeepsEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, check := range map[string]func(History) Report{
-		"I2": HardConstraints, "I4": func(h History) Report { return FirstChoices(h, slack) }, "I8": func(h History) Report { return HealthyDevices(h, slack) }, "I11": WithinBudget,
+		"I2": HardConstraints, "I4": func(h History) Report { return FirstChoices(h, slack) }, "I8": func(h History) Report { return HealthyDevices(h, slack) }, "I11": EventsWithinBudget,
 	} {
 		one, other := check(s.History), check(again)
 		if one.String() != other.String() || one.Checked == 0 {

@@ -16,7 +16,8 @@
 //   - [FirstChoices] (I4): a lower tier is taken only where no device of a higher
 //     one was eligible when it was decided.
 //   - [Recorded] (I6): every Pod that was bound has its record, with the devices
-//     that it got and the policy's revision.
+//     that it got and the policy's revision. [Rebuilt] looks at those alone whose
+//     record was lost and rebuilt.
 //   - [HealthyDevices] (I8): no device is chosen that was known to be unhealthy
 //     when it was decided.
 //   - [FreedDevices] (I9): after a Pod is gone its device is free, and its CDI
@@ -24,8 +25,10 @@
 //
 // Package quota below judges whether tenants were held to their quotas.
 //
-//   - [WithinBudget] (I11): no Pod has more attempts than its policy allows, and
-//     no outcome is told by more Events than there were schedulers to tell it.
+//   - [AttemptsWithinBudget] (I11): no Pod has more failed attempts than its policy
+//     allows.
+//   - [EventsWithinBudget] (I11): no outcome is told by more Events than there were
+//     schedulers to tell it.
 //
 // When something was decided is what its record says; until a scheduler hears of
 // a change takes a moment, for which I4 and I8 have a [Slack].

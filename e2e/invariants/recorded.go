@@ -13,7 +13,10 @@ import (
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
-const recorded = "I6 every allocation has its record and revision"
+const (
+	recorded = "I6 every allocation has its record and revision"
+	rebuilt  = "I6 a record that was lost is rebuilt as it was"
+)
 
 // Recorded checks I6: every Pod of a policy that was bound names its record and
 // revision, and within the given time there is that record, or one that was
@@ -23,17 +26,7 @@ const recorded = "I6 every allocation has its record and revision"
 // Pod.
 func Recorded(h History, within time.Duration) Report {
 	bound, order := h.bound()
-	named := map[[2]string]*v1alpha1.AllocationDecision{}
-	for _, e := range h {
-		if e.Record == nil || e.Type == watch.Deleted {
-			continue
-		}
-		name := e.Record.Name
-		if missing := e.Record.Annotations[v1alpha1.AnnotationRebuilt]; missing != "" {
-			name = missing
-		}
-		named[[2]string{e.Record.Namespace, name}] = e.Record
-	}
+	named := h.written()
 	checked, unjudged, end := 0, 0, h.end()
 	violations, missing := []string(nil), h.Gaps()
 	for _, uid := range order {
@@ -68,6 +61,50 @@ func Recorded(h History, within time.Duration) Report {
 	r := conclude(recorded, checked, violations, missing)
 	r.Unjudged = unjudged
 	return r
+}
+
+// Rebuilt looks at those of I6 alone whose record a scheduler did not live to
+// write: what was rebuilt from the Pod must tell of what the Pod got.
+func Rebuilt(h History) Report {
+	bound, order := h.bound()
+	named := h.written()
+	checked := 0
+	var violations []string
+	for _, uid := range order {
+		b := bound[uid]
+		record := named[[2]string{b.pod.Namespace, b.pod.Annotations[v1alpha1.AnnotationRecord]}]
+		if record == nil || record.Annotations[v1alpha1.AnnotationRebuilt] == "" {
+			continue
+		}
+		checked++
+		for _, why := range b.differs(record) {
+			violations = append(violations, fmt.Sprintf("Pod %s/%s, bound at %s: record %s, which was rebuilt, %s",
+				b.pod.Namespace, b.pod.Name, b.at.Format(stamp), record.Name, why))
+		}
+	}
+	r := conclude(rebuilt, checked, violations, h.Gaps())
+	r.Rare = true
+	if checked == 0 && r.Verdict == Inconclusive {
+		r.Findings = append(h.Gaps(), "no record was lost, so none was rebuilt")
+	}
+	return r
+}
+
+// written are the records that were, under the names that Pods know: what was
+// rebuilt stands under the name of what it replaces.
+func (h History) written() map[[2]string]*v1alpha1.AllocationDecision {
+	named := map[[2]string]*v1alpha1.AllocationDecision{}
+	for _, e := range h {
+		if e.Record == nil || e.Type == watch.Deleted {
+			continue
+		}
+		name := e.Record.Name
+		if missing := e.Record.Annotations[v1alpha1.AnnotationRebuilt]; missing != "" {
+			name = missing
+		}
+		named[[2]string{e.Record.Namespace, name}] = e.Record
+	}
+	return named
 }
 
 // boundPod is a Pod of a policy that got a node.

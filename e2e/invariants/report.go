@@ -28,6 +28,9 @@ type Report struct {
 	// Unjudged counts what could not be judged by itself: nobody wrote down when
 	// it was decided, or it was gone before its time was over.
 	Unjudged int
+	// Rare says that a run can't bring about what could break the promise, so that
+	// not to have seen any of it is no failure.
+	Rare bool
 	// Findings say what was wrong, or what is missing, in the order of time.
 	Findings []string
 }

@@ -10,6 +10,7 @@ import (
 
 	"gpuladder.dev/ladder/e2e/invariants"
 	"gpuladder.dev/ladder/e2e/measure"
+	"gpuladder.dev/ladder/e2e/replay"
 )
 
 // Limits are what must hold.
@@ -34,6 +35,8 @@ type Result struct {
 	Samples  Samples             `json:"samples"`
 	// Missed samples are those of a process that was down.
 	Missed int `json:"missedSamples"`
+	// Replay is what became of the decisions when they were decided again.
+	Replay *replay.Result `json:"replay"`
 }
 
 // Judge judges a history by every invariant that the soak holds.
@@ -44,8 +47,10 @@ func (l Limits) Judge(h invariants.History) []invariants.Report {
 		invariants.HardConstraints(h),
 		invariants.FirstChoices(h, slack),
 		invariants.Recorded(h, l.RecordWithin),
+		invariants.Rebuilt(h),
 		invariants.HealthyDevices(h, slack),
-		invariants.WithinBudget(h),
+		invariants.AttemptsWithinBudget(h),
+		invariants.EventsWithinBudget(h),
 	}
 }
 
@@ -53,11 +58,11 @@ func (l Limits) Judge(h invariants.History) []invariants.Report {
 const shownFindings = 5
 
 // Check says what does not hold. An invariant of which not enough was seen does
-// not hold either.
+// not hold either, unless it is about something that the soak can't bring about.
 func (l Limits) Check(r *Result) error {
 	var errs []error
 	for _, v := range r.Verdicts {
-		if v.Verdict == invariants.Pass {
+		if v.Verdict == invariants.Pass || v.Rare && v.Verdict == invariants.Inconclusive {
 			continue
 		}
 		shown := v
@@ -69,7 +74,7 @@ func (l Limits) Check(r *Result) error {
 	if len(r.Verdicts) == 0 {
 		errs = append(errs, errors.New("nothing was judged"))
 	}
-	return errors.Join(append(errs, r.Samples.Check(l.Growth, l.Processes...))...)
+	return errors.Join(append(errs, r.Samples.Check(l.Growth, l.Processes...), r.Replay.Check())...)
 }
 
 // About says how a soak came about, for the report.
@@ -129,26 +134,32 @@ On the mean a Pod came every %s and stayed %s, a rule came every %s and stayed %
 				fmt.Fprintf(w, "- and %d more\n", len(v.Findings)-i)
 				break
 			}
-			fmt.Fprintf(w, "- %s\n", finding)
+			fmt.Fprintf(w, "- %s: %s\n", v.Invariant, finding)
 		}
 	}
-	fmt.Fprintf(w, "\nNot judged by itself is an allocation of which nobody wrote down when it was decided (its scheduler was killed before), and the record of a Pod that was gone before it would have been rebuilt.\n\n## Memory\n\nA sample every %s; medians. Flat means that the last third is at most %s times the second. The scheduler is killed in the first third only, so that both belong to one process.\n\n", about.Every, measure.Number(l.Growth, 2))
-	memory := measure.NewTable("process", "", "samples", "second third", "last third", "ratio", "")
+	fmt.Fprintf(w, "\nNot judged by itself is an allocation of which nobody wrote down when it was decided (its scheduler was killed before), and the record of a Pod that was gone before it would have been rebuilt. INCONCLUSIVE is what was not seen to hold or to break; of a failed attempt, and of a record that is rebuilt, that is no failure: the soak can bring about neither at will.\n\n## Memory\n\nA sample every %s, from the second third on: the scheduler is killed in the first only, so that the others belong to one process. Of the heap after a collection a line is laid through all of these samples (the median of the slopes between windows of them), and the two figures are where it stands in the middle of each third; of the others they are medians. Flat means that the last third is at most %s times the second.\n\n", about.Every, measure.Number(l.Growth, 2))
+	memory := measure.NewTable("process", "", "samples", "second third", "last third", "ratio", "an hour", "")
 	for _, process := range l.Processes {
 		for _, figure := range figures {
-			t := r.Samples.trend(process, figure.of)
+			t := r.Samples.trend(process, figure)
+			hourly := ""
+			if figure.slope && t.Told() {
+				hourly = fmt.Sprintf("%+.1f", r.Samples.hourly(process, figure)/figure.unit)
+			}
 			says := "flat"
 			switch {
 			case !t.Told():
 				says = "too short to tell"
+			case t.Second <= 0:
+				says = "not told"
 			case !t.Flat(l.Growth):
 				says = "grows"
 			}
-			memory.Row(process, figure.name, number(t.Samples), measure.Number(t.Second/figure.unit, 1), measure.Number(t.Last/figure.unit, 1), measure.Number(t.Ratio(), 2), says)
+			memory.Row(process, figure.name, number(t.Samples), measure.Number(t.Second/figure.unit, 1), measure.Number(t.Last/figure.unit, 1), measure.Number(t.Ratio(), 2), hourly, says)
 		}
 	}
-	_, err := fmt.Fprint(w, memory)
-	return err
+	fmt.Fprint(w, memory)
+	return r.Replay.Report(w)
 }
 
 func number(n int) string { return fmt.Sprint(n) }

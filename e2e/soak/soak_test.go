@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"reflect"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"gpuladder.dev/ladder/e2e/invariants"
+	"gpuladder.dev/ladder/e2e/replay"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
@@ -244,7 +246,7 @@ func TestRunEndsWithTheFirstError(t *testing.T) {
 func grown(factor float64) []Sample {
 	var all []Sample
 	for i := range 30 {
-		s := Sample{At: time.Duration(i) * time.Second, RSS: 100 << 20, Heap: 40 << 20, Goroutines: 150}
+		s := Sample{At: time.Duration(i) * time.Second, RSS: 100 << 20, Heap: 40 << 20, Live: 20 << 20, Goroutines: 150}
 		if i >= 20 {
 			s.RSS *= factor
 		}
@@ -262,6 +264,7 @@ func good() *Result {
 		Seed: 7, Done: Done{Actions: map[Kind]int{Arrive: 1200, Kill: 14}, Removed: 9, Drained: 11, Latest: 1500 * time.Millisecond, Took: half},
 		Seen:    Seen{Pods: 1200, Bound: 1100, ByTier: map[string]int{"h100": 700, "a100": 400}, Records: 1300, Rebuilt: 2},
 		Samples: Samples{"ladder-scheduler": grown(1.1), "ladder-controller": grown(1)},
+		Replay:  &replay.Result{Journals: 15, Decisions: 2400, Twin: replay.Twin{Asked: 2300, Unsupported: 100}},
 	}
 	for _, name := range []string{"I1 a", "I2 b", "I4 c"} {
 		r.Verdicts = append(r.Verdicts, invariants.Report{Invariant: name, Verdict: invariants.Pass, Checked: 1100, Unjudged: 3})
@@ -282,6 +285,11 @@ func TestCheck(t *testing.T) {
 		"many findings": {func(r *Result) {
 			r.Verdicts[0].Verdict, r.Verdicts[0].Findings = invariants.Fail, []string{"1", "2", "3", "4", "5", "6", "7"}
 		}, "and 2 more"},
+		"none of what is rare": {func(r *Result) { r.Verdicts[2].Verdict, r.Verdicts[2].Rare = invariants.Inconclusive, true }, ""},
+		"what is rare broke":   {func(r *Result) { r.Verdicts[2].Verdict, r.Verdicts[2].Rare = invariants.Fail, true }, "I4 c: FAIL"},
+		"decided otherwise":    {func(r *Result) { r.Replay.Differ = 1 }, "2400 decisions replayed, 1 differ"},
+		"the twin contradicts": {func(r *Result) { r.Replay.Twin.Differ = 2 }, "2300 put to the twin, 2 differ"},
+		"nothing replayed":     {func(r *Result) { r.Replay = nil }, "no decision was replayed"},
 		"nothing judged":       {func(r *Result) { r.Verdicts = nil }, "nothing was judged"},
 		"memory grows":         {func(r *Result) { r.Samples["ladder-controller"] = grown(1.3) }, "ladder-controller, resident memory, MiB: 100.0 in the second third and 130.0 in the last"},
 		"too short":            {func(r *Result) { r.Samples["ladder-scheduler"] = grown(1)[:8] }, "ladder-scheduler, goroutines: 8 samples are too few"},
@@ -304,6 +312,7 @@ func TestCheck(t *testing.T) {
 func TestReport(t *testing.T) {
 	r := good()
 	r.Verdicts[1].Verdict, r.Verdicts[1].Findings = invariants.Fail, []string{"1", "2", "3", "4", "5", "6", "7"}
+	r.Verdicts[2].Verdict, r.Verdicts[2].Rare, r.Verdicts[2].Findings = invariants.Inconclusive, true, []string{"none was lost"}
 	r.Samples["ladder-controller"] = grown(1.3)
 	var out bytes.Buffer
 	err := Report(&out, About{Pace: pace(), Duration: half, Every: 5 * time.Second, Beside: "Other work ran beside it."}, limits(), r)
@@ -313,8 +322,10 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{
 		"30m0s of arrivals", "on 14 nodes with 48 devices", "seed 7", "by kwok. Other work ran beside it.", "a Pod came every 1s and stayed 1m0s",
 		"| Pods created | 1200 | Pods | 1200 |", "| rules created | 0 | by tier | a100 400, h100 700 |", "| nodes drained | 11 |", "| 1300, 2 |", "| 1.5 |",
-		"| I1 a | PASS | 1100 | 3 |", "| I2 b | FAIL | 1100 | 3 |", "- 5\n- and 2 more\n",
-		"| ladder-scheduler | resident memory, MiB | 30 | 100.0 | 110.0 | 1.10 | flat |", "| ladder-controller | resident memory, MiB | 30 | 100.0 | 130.0 | 1.30 | grows |",
+		"| I1 a | PASS | 1100 | 3 |", "| I2 b | FAIL | 1100 | 3 |", "- I2 b: 5\n- and 2 more\n", "| I4 c | INCONCLUSIVE |", "- I4 c: none was lost\n",
+		"## Decided again", "2400 decisions replayed, 0 differ; 2300 put to the twin, 0 differ",
+		"| ladder-scheduler | heap after a collection, MiB | 30 | 20.0 | 20.0 | 1.00 | +0.0 | flat |",
+		"| ladder-scheduler | resident memory, MiB | 30 | 100.0 | 110.0 | 1.10 |  | flat |", "| ladder-controller | resident memory, MiB | 30 | 100.0 | 130.0 | 1.30 |  | grows |",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, out.String())
@@ -332,8 +343,49 @@ func TestJudge(t *testing.T) {
 			t.Errorf("of nothing: %s", r.String())
 		}
 	}
-	if got := strings.Join(names, " "); got != "I1 I2 I4 I6 I8 I11" {
+	if got := strings.Join(names, " "); got != "I1 I2 I4 I6 I6 I8 I11 I11" {
 		t.Errorf("judged by %s", got)
+	}
+}
+
+// The line goes through all samples from the second third on, so that neither
+// what comes and goes nor the first third decides.
+func TestHeapIsJudgedByItsSlope(t *testing.T) {
+	const n = 360 // half an hour, every five seconds
+	for name, tc := range map[string]struct {
+		live func(i int) float64 // MiB
+		want string              // part of the error; empty: none
+	}{
+		"flat":                    {func(int) float64 { return 20 }, ""},
+		"up and down":             {func(i int) float64 { return 20 + 4*math.Sin(float64(i)/7) }, ""},
+		"filling in the first":    {func(i int) float64 { return 20 - 19*math.Exp(-float64(i)/30) }, ""},
+		"one window high":         {func(i int) float64 { return 20 + 20*float64(i/330)*float64(1-i/340) }, ""},
+		"a busy last sixth":       {func(i int) float64 { return 20 + 6*float64(i/300) }, ""},
+		"a tenth a third":         {func(i int) float64 { return 20 + 2*float64(i)/120 }, ""},
+		"leaking steadily":        {func(i int) float64 { return 20 + 8*float64(i)/120 }, "32.0 in the second third and 40.0 in the last"},
+		"leaking under the waves": {func(i int) float64 { return 20 + 8*float64(i)/120 + 4*math.Sin(float64(i)/7) }, "heap after a collection"},
+		"not told":                {func(int) float64 { return 0 }, "heap after a collection, MiB: 0 in the second third: it is not told"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var all []Sample
+			for i := range n {
+				all = append(all, Sample{At: time.Duration(i) * 5 * time.Second, RSS: 1, Goroutines: 1, Live: tc.live(i) * (1 << 20)})
+			}
+			err := Samples{"p": all}.Check(1.2, "p")
+			if tc.want == "" && err != nil {
+				t.Fatal(err)
+			}
+			if tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Fatalf("got %v, want something about %q", err, tc.want)
+			}
+		})
+	}
+	leaking := Samples{"p": nil}
+	for i := range n {
+		leaking["p"] = append(leaking["p"], Sample{At: time.Duration(i) * 5 * time.Second, Live: float64(i)})
+	}
+	if got := leaking.hourly("p", figures[1]); math.Abs(got-720) > 1e-6 {
+		t.Errorf("one byte each 5 s is %v an hour, want 720", got)
 	}
 }
 
@@ -344,7 +396,7 @@ func (c *told) Metrics(context.Context, string) ([]byte, error) {
 	if c.fails {
 		return nil, errors.New("it is down")
 	}
-	return []byte("go_goroutines 12\ngo_memstats_heap_alloc_bytes 1.048576e+06\n"), nil
+	return []byte("go_goroutines 12\ngo_memstats_heap_alloc_bytes 1.048576e+06\ngo_gc_heap_live_bytes 524288\n"), nil
 }
 
 func (c *told) PID(string) (int, error) { return 1, nil }
@@ -359,7 +411,7 @@ func TestSampler(t *testing.T) {
 	s.look(t.Context())
 	samples, missed := s.Samples()
 	got := samples["ladder-scheduler"]
-	if len(got) != 1 || missed != 1 || got[0].Goroutines != 12 || got[0].Heap != 1<<20 || got[0].At != 5*time.Second {
+	if len(got) != 1 || missed != 1 || got[0].Goroutines != 12 || got[0].Heap != 1<<20 || got[0].Live != 1<<19 || got[0].At != 5*time.Second {
 		t.Errorf("samples %+v, %d missed", samples, missed)
 	}
 }

@@ -44,7 +44,9 @@ drained and come back, the scheduler is killed, all drawn from a seed. Every
 change is recorded by watching. At the end the record is judged: no device in
 two claims (I1), hard constraints (I2), first choices (I4), records (I6), healthy
 devices (I8), attempts and events (I11); and the memory of ladder-scheduler and
-ladder-controller must not have grown. The lab is the command's own.`,
+ladder-controller must not have grown. What the schedulers decided is decided
+again: by the engine that looks at every node each time, and by a naive twin of
+it. The lab is the command's own.`,
 		Example: `  ladder-lab soak --report docs/reports/soak.md
   ladder-lab soak --duration 5m --seed 7 --history history.jsonl`,
 		Args: exactly(0),
@@ -66,7 +68,7 @@ ladder-controller must not have grown. The lab is the command's own.`,
 			})
 		},
 	}
-	p.register(cmd, "fail where an invariant does not hold or a process grows")
+	p.register(cmd, "fail where an invariant does not hold, a process grows or a decision comes out otherwise when it is decided again")
 	flags := cmd.Flags()
 	flags.Uint64Var(&o.seed, "seed", 0, "what is drawn from; 0 draws the seed, too")
 	flags.DurationVar(&o.duration, "duration", 30*time.Minute, "how long things happen")
@@ -81,7 +83,7 @@ ladder-controller must not have grown. The lab is the command's own.`,
 	flags.DurationVar(&o.late, "late", 20*time.Second, "how long what is written late has at the end")
 	flags.DurationVar(&o.limits.Slack, "slack", 3*time.Second, "how long before a decision a change must have been there to count as known to it")
 	flags.DurationVar(&o.limits.RecordWithin, "record-within", 90*time.Second, "how late a record may be: ladder-controller rebuilds one that is a minute late")
-	flags.Float64Var(&o.limits.Growth, "max-growth", 1.2, "how many times as much memory a process may have in the last third as in the second")
+	flags.Float64Var(&o.limits.Growth, "max-growth", 1.2, "how many times as much memory a process may have in the last third as in the second, and how much its heap may grow in that time by its slope")
 	flags.StringVar(&o.history, "history", "", "write all that was observed to this file, as JSON lines")
 	_ = cmd.MarkFlagFilename("history", "jsonl")
 	return cmd
@@ -103,7 +105,7 @@ func runSoak(ctx context.Context, o soakOptions) (*soak.Result, error) {
 	r := &soak.Result{Seed: o.seed}
 	fleet := soak.Fleet()
 	var history invariants.History
-	err := inLab(ctx, lab.Options{Name: "soak", Fleet: fleet, Progress: o.progress},
+	err := inLab(ctx, lab.Options{Name: "soak", Fleet: fleet, KeepJournals: true, Progress: o.progress},
 		func(ctx context.Context, l *lab.Lab, _ client.Client, kube kubernetes.Interface) error {
 			c, err := newClient(unlimited(l))
 			if err != nil {
@@ -116,6 +118,10 @@ func runSoak(ctx context.Context, o soakOptions) (*soak.Result, error) {
 			defer w.Stop()
 			err = soakLab(ctx, l, w, o, r)
 			history = w.History()
+			if err != nil {
+				return err
+			}
+			r.Replay, err = decideAgain(ctx, l, o.progress)
 			return err
 		})
 	if writeErr := writeHistory(o.history, history); writeErr != nil {
