@@ -75,11 +75,15 @@ func (r *Result) file(ctx context.Context, path string) error {
 	}
 	defer f.Close()
 	in := bufio.NewReader(interruptible{ctx, f})
-	if !begun(in) {
+	whole, err := begun(in)
+	if err != nil {
+		return fmt.Errorf("reading journal %s, %w", path, err)
+	}
+	if !whole {
 		// `ladder replay` refuses such a file; it is all that is left of a scheduler
 		// that was killed within its first second.
 		r.Notes = append(r.Notes, filepath.Base(path)+": its scheduler was killed before it wrote anything")
-		return ctx.Err()
+		return nil
 	}
 	c := &comparison{result: r, name: filepath.Base(path), twin: newTwin()}
 	report, err := journal.Walk(in, journal.Options{WholeFleet: true, Follower: c.twin, OnDecision: c.askTwin})
@@ -91,10 +95,13 @@ func (r *Result) file(ctx context.Context, path string) error {
 }
 
 // begun says whether the first line is whole.
-func begun(in *bufio.Reader) bool {
+func begun(in *bufio.Reader) (bool, error) {
 	// A header is far shorter than the reader's buffer.
-	start, _ := in.Peek(in.Size())
-	return slices.Contains(start, '\n')
+	start, err := in.Peek(in.Size())
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return slices.Contains(start, '\n'), err
 }
 
 // comparison is the replay of one journal.

@@ -268,6 +268,15 @@ func TestNothingDecidedFails(t *testing.T) {
 	if _, err := Files(t.Context(), path+".none"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without a journal: %v", err)
 	}
+	if err := os.Mkdir(path+".20261101T000000.000", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Files(t.Context(), path); err == nil {
+		t.Error("a journal that can't be read is none of a scheduler that was killed")
+	}
+	if err := os.Remove(path + ".20261101T000000.000"); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Files(ctx, path); !errors.Is(err, context.Canceled) {
