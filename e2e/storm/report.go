@@ -9,7 +9,7 @@ import (
 
 // text is an idle time in one line.
 func (i Idle) text() string {
-	return fmt.Sprintf("scheduler %.2f s of CPU, %.1f writes, %.1f reads, %.1f attempts a minute", i.SchedulerCPU, i.Writes, i.Reads, i.Attempts)
+	return fmt.Sprintf("scheduler %.2f s of CPU, %.1f writes, %.1f reads, %.1f attempts a minute, %.0f attempts in all", i.SchedulerCPU, i.Writes, i.Reads, i.Attempts, i.AttemptsInAll)
 }
 
 // Report writes what was measured as Markdown; beside says what else the
@@ -42,7 +42,8 @@ func Report(w io.Writer, o Options, r *Result, beside string) error {
 	row("attempts to schedule a Pod", 1, func(i Idle) float64 { return i.Attempts }, "")
 	row("processor time of the API server, s", 2, func(i Idle) float64 { return i.APIServerCPU }, "")
 	row("writes of all clients, leases of nodes included", 1, func(i Idle) float64 { return i.ServedAll }, "")
-	fmt.Fprintf(w, "## Idle\n\nOver %.0f s without and %.0f s under the storm, each after the scheduler had come to rest.\n\n%s", r.Before.Seconds, r.Under.Seconds, table)
+	fmt.Fprintf(w, "## Idle\n\nOver %.0f s without and %.0f s under the storm, each after the scheduler had come to rest. %.0f attempts to schedule a Pod fell into the latter: one that waits for devices in vain is tried again after five minutes.\n\n%s",
+		r.Before.Seconds, r.Under.Seconds, r.Under.AttemptsInAll, table)
 	if r.Under.ServedLargest != "" {
 		fmt.Fprintf(w, "The writes of all clients under the storm are mostly %s a minute.\n\n", r.Under.ServedLargest)
 	}
@@ -60,8 +61,8 @@ func Report(w io.Writer, o Options, r *Result, beside string) error {
 		}
 		table.Row(append(cells, measure.Number(run.Placed, 0), measure.Number(run.Vain, 0))...)
 	}
-	_, err := fmt.Fprintf(w, "%sUntil all of the storm had been told that it waits took %s s (each round).\n", table, list(r.ComingSeconds))
-	return err
+	fmt.Fprintf(w, "%sUntil all of the storm had been told that it waits took %s s (each round).\n\n", table, list(r.ComingSeconds))
+	return r.Replay.Report(w)
 }
 
 func list(seconds []float64) string {

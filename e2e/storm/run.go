@@ -395,6 +395,7 @@ func idleOf(cost measure.Cost) Idle {
 		Seconds:        cost.Took().Seconds(),
 		SchedulerCPU:   minute(cost.CPU(lab.LadderScheduler).Seconds()),
 		APIServerCPU:   minute(cost.CPU(lab.APIServer).Seconds()),
+		AttemptsInAll:  placed + vain,
 		Attempts:       minute(placed + vain),
 		Reads:          minute(calls.Reads),
 		Writes:         minute(calls.Writes),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gpuladder.dev/ladder/e2e/measure"
+	"gpuladder.dev/ladder/e2e/replay"
 	"gpuladder.dev/ladder/policies/fleet"
 )
 
@@ -85,6 +86,19 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
+// LeastIdle is how long nothing must be done at least for what the scheduler does
+// at rest to be judged. It tries a Pod that waits in vain again after five minutes
+// (maxParked in scheduler/ladder): in a shorter time none of that falls.
+const LeastIdle = 6 * time.Minute
+
+// ValidateIdle says why the time at rest can't be judged.
+func (o Options) ValidateIdle() error {
+	if o.Idle < LeastIdle {
+		return fmt.Errorf("--idle %s: want %s or more, since Pods that wait in vain are tried again after 5 minutes; with --check=false less will do", o.Idle, LeastIdle)
+	}
+	return nil
+}
+
 // held is how many L4 others hold, so that the storm waits for them.
 func (o Options) held() int { return max(o.Nodes/shareOfL4, 1) * gpusPerNode }
 
@@ -111,6 +125,8 @@ type Run struct {
 // Idle is a time in which nobody did anything.
 type Idle struct {
 	Seconds float64 `json:"seconds"`
+	// AttemptsInAll are all that fell into the time.
+	AttemptsInAll float64 `json:"attemptsInAll"`
 	// All that follows is for a minute.
 	SchedulerCPU   float64 `json:"schedulerCPU"` // seconds
 	APIServerCPU   float64 `json:"apiServerCPU"`
@@ -130,6 +146,8 @@ type Result struct {
 	ComingSeconds []float64 `json:"comingSeconds"`
 	Before        Idle      `json:"before"`
 	Under         Idle      `json:"under"`
+	// Replay is what became of the decisions when they were decided again.
+	Replay *replay.Result `json:"replay"`
 }
 
 // seconds are those of the runs with or without the storm.
@@ -163,5 +181,5 @@ func (l Limits) Check(r *Result) error {
 		errs = append(errs, fmt.Errorf("in an idle minute under the storm the scheduler wrote %s times to the API server, want at most %s",
 			measure.Number(writes, 1), measure.Number(l.IdleWrites, 1)))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.Replay.Check())...)
 }

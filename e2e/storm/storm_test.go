@@ -2,17 +2,19 @@ package storm
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
 	"time"
 
 	"gpuladder.dev/ladder/e2e/measure"
+	"gpuladder.dev/ladder/e2e/replay"
 )
 
 func options() Options {
 	return Options{
-		Nodes: 60, Served: 200, Storm: 2000, Waiting: 50, Rounds: 2, Runs: 3, Idle: 3 * time.Minute,
+		Nodes: 60, Served: 200, Storm: 2000, Waiting: 50, Rounds: 2, Runs: 3, Idle: 11 * time.Minute,
 		Limits: Limits{Ratio: 1.2, IdleCPU: time.Second, IdleWrites: 6},
 	}
 }
@@ -63,6 +65,13 @@ func TestValidate(t *testing.T) {
 	if err := options().Validate(); err != nil {
 		t.Error(err)
 	}
+	for idle, want := range map[time.Duration]string{5 * time.Minute: "want 6m0s or more", 6 * time.Minute: ""} {
+		o := options()
+		o.Idle = idle
+		if err := o.ValidateIdle(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s of idling: %v, want something about %q", idle, err, want)
+		}
+	}
 }
 
 // result is as it should be: the storm costs a tenth more, and nothing at rest.
@@ -70,7 +79,8 @@ func result() *Result {
 	r := &Result{
 		ComingSeconds: []float64{61.2, 58},
 		Before:        Idle{Seconds: 60, SchedulerCPU: 0.05},
-		Under:         Idle{Seconds: 180, SchedulerCPU: 0.2, Writes: 0.3, ServedAll: 14, ServedLargest: "PUT leases 14.0"},
+		Under:         Idle{Seconds: 660, SchedulerCPU: 0.2, Writes: 0.3, AttemptsInAll: 2000, Attempts: 181.8, ServedAll: 14, ServedLargest: "PUT leases 14.0"},
+		Replay:        &replay.Result{Journals: 1, Decisions: 9000, Twin: replay.Twin{Asked: 4000, Skipped: 5000}},
 	}
 	for round := 1; round <= 2; round++ {
 		for run, seconds := range []float64{4.1, 4.0, 4.3} {
@@ -100,6 +110,8 @@ func TestCheck(t *testing.T) {
 		"nothing measured":        {func(r *Result) { r.Runs = nil }, "took – times"},
 		"idle was not measured":   {func(r *Result) { r.Under.SchedulerCPU = math.NaN() }, "processor time"},
 		"busy before is no sin":   {func(r *Result) { r.Before.SchedulerCPU = 30 }, ""},
+		"decided otherwise":       {func(r *Result) { r.Replay.Differ = 1 }, "9000 decisions replayed, 1 differ"},
+		"nothing replayed":        {func(r *Result) { r.Replay = nil }, "no decision was replayed"},
 		"writes were not counted": {func(r *Result) { r.Under.Writes = math.NaN() }, "wrote – times"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,6 +138,7 @@ func TestReport(t *testing.T) {
 		"| alone | 6 | 4.10 s | 4.00 – 4.30 s |", "| beside the storm | 6 | 4.51 s |", "**1.10 times**", "at most 1.20",
 		"| processor time of the scheduler, s | 0.05 | 0.20 | 1.0 |", "| writes that the scheduler sends | 0.0 | 0.3 | 6 |",
 		"mostly PUT leases 14.0", "| 2 | 3 | yes | 4.73 |", "61, 58 s",
+		"and 660 s under the storm", "2000 attempts to schedule a Pod fell into the latter", "9000 decisions replayed, 0 differ",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, out.String())
@@ -142,14 +155,18 @@ func TestIdleOf(t *testing.T) {
 		}
 		return measure.Reading{At: time.Unix(0, 0).Add(at), Metrics: map[string]measure.Metrics{"ladder-scheduler": m, "kube-apiserver": m}}
 	}
-	before := read(0, "rest_client_requests_total{method=\"PATCH\"} 10\n")
+	attempts := func(n int) string {
+		const name = "scheduler_scheduling_attempt_duration_seconds"
+		return fmt.Sprintf("# TYPE %[1]s histogram\n%[1]s_bucket{result=\"unschedulable\",le=\"+Inf\"} %[2]d\n%[1]s_sum{result=\"unschedulable\"} 1\n%[1]s_count{result=\"unschedulable\"} %[2]d\n", name, n)
+	}
+	before := read(0, "rest_client_requests_total{method=\"PATCH\"} 10\n"+attempts(5))
 	after := read(2*time.Minute, `rest_client_requests_total{method="PATCH"} 14
 rest_client_requests_total{method="GET"} 20
 apiserver_request_total{verb="PUT",resource="leases"} 60
 apiserver_request_total{verb="WATCH",resource="pods"} 60
-`)
+`+attempts(13))
 	got := idleOf(after.Since(before))
-	if got.Writes != 2 || got.Reads != 10 || got.ServedAll != 30 || got.ServedLargest != "PUT leases 30.0" || got.Seconds != 120 || got.Attempts != 0 {
+	if got.Writes != 2 || got.Reads != 10 || got.ServedAll != 30 || got.ServedLargest != "PUT leases 30.0" || got.Seconds != 120 || got.Attempts != 4 || got.AttemptsInAll != 8 {
 		t.Errorf("idle %+v", got)
 	}
 }
