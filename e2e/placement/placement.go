@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"gpuladder.dev/ladder/e2e/replay"
 	"gpuladder.dev/ladder/e2e/workload"
 	"gpuladder.dev/ladder/policies/api/v1alpha1"
 	"gpuladder.dev/ladder/policies/fleet"
@@ -52,6 +53,11 @@ type Options struct {
 	Pods int
 	// Runs of Ladder, and of each stock set-up.
 	LadderRuns, StockRuns int
+	// Shuffle has nodes and slices created in an order drawn from Seed, another
+	// one for each [RunsInOrder] runs of Ladder, with a restart of the scheduler
+	// between these.
+	Shuffle bool
+	Seed    uint64
 	// Progress gets a line for each run.
 	Progress io.Writer
 }
@@ -85,6 +91,13 @@ func groups(prefix string, h100, rest int) []fleet.Group {
 	return slices.DeleteFunc(all, func(g fleet.Group) bool { return g.Nodes == 0 })
 }
 
+// Ladder is the name of Ladder's set-up.
+const Ladder = "Ladder"
+
+// RunsInOrder is how many runs are made with one order of creation: one in which
+// the scheduler saw nodes and slices come, and one in which it listed them.
+const RunsInOrder = 2
+
 // Setup is one scheduler to measure.
 type Setup struct {
 	// Name as in the report.
@@ -93,7 +106,19 @@ type Setup struct {
 	// policy's label instead, and admission fills the rest in.
 	Scheduler string
 	Labelled  bool
-	Runs      int
+	// Runs are made, after First others in other labs.
+	First, Runs int
+	// Between, where not nil, is called between two runs.
+	Between func(context.Context) error
+}
+
+// Result is what was measured.
+type Result struct {
+	Runs []Run `json:"runs"`
+	// Seed is what the order of creation was drawn from; 0 where it wasn't.
+	Seed uint64 `json:"seed,omitempty"`
+	// Replay is what became of Ladder's decisions when they were decided again.
+	Replay replay.Result `json:"replay"`
 }
 
 // Run is one measured run.
@@ -136,7 +161,12 @@ func measureLoad(ctx context.Context, c client.Client, s Setup, o Options, load 
 		return nil, err
 	}
 	var runs []Run
-	for n := 1; n <= s.Runs; n++ {
+	for n := s.First + 1; n <= s.First+s.Runs; n++ {
+		if s.Between != nil && n > s.First+1 {
+			if err := s.Between(ctx); err != nil {
+				return runs, err
+			}
+		}
 		start := now()
 		for i := range o.Pods {
 			if err := placeOne(ctx, c, s, fmt.Sprintf("p-%04d", i)); err != nil {
@@ -239,12 +269,13 @@ func mapHash(placed []workload.Placement) string {
 
 // Check says what Ladder promises: in every run each Pod got its first choice
 // while there were enough, and the same device each time, however loaded the
-// nodes are.
-func Check(o Options, runs []Run) error {
+// nodes are and in whatever order all was created; and each decision comes out
+// the same when it is decided again.
+func Check(o Options, result *Result) error {
 	want := min(o.Pods, o.H100Nodes*gpusPerNode)
 	var first string
-	for _, r := range runs {
-		if r.Setup != "Ladder" {
+	for _, r := range result.Runs {
+		if r.Setup != Ladder {
 			continue
 		}
 		if r.FirstChoice != want {
@@ -257,22 +288,28 @@ func Check(o Options, runs []Run) error {
 			return fmt.Errorf("run %d of Ladder, load %d %%, made the map %s, want %s as in the first run", r.Number, r.Load, r.Map, first)
 		}
 	}
-	return nil
+	if first == "" {
+		return nil // Ladder was left out
+	}
+	return result.Replay.Check()
 }
 
 // Report writes the runs as Markdown.
-func Report(w io.Writer, o Options, runs []Run) error {
-	layout := "neighbouring"
+func Report(w io.Writer, o Options, r *Result) error {
+	layout, order, runs := "neighbouring", "", r.Runs
 	if o.Spread {
 		layout = "evenly spread"
 	}
+	if o.Shuffle {
+		order = fmt.Sprintf(" For each %d runs of Ladder nodes and slices were created anew, in an order drawn from seed %d, and between the two the scheduler was restarted.", RunsInOrder, o.Seed)
+	}
 	fmt.Fprintf(w, `# Placement: first choices and repeatability
 
-%d Pods of one GPU each, created one after another, on %d nodes with 8 GPUs each, of which %d %s ones carry H100. The policy's tiers are H100, A100, L4. The load is what other Pods ask for of the CPU and memory of the nodes with H100. Measured by `+"`ladder-lab placement`"+` in the lab: real etcd, kube-apiserver and kube-controller-manager v1.37.2 and the scheduler under test as processes on one machine; nodes and Pods by kwok; slices by the fake driver. The seconds depend on what else the machine does and are no benchmark.
+%d Pods of one GPU each, created one after another, on %d nodes with 8 GPUs each, of which %d %s ones carry H100. The policy's tiers are H100, A100, L4. The load is what other Pods ask for of the CPU and memory of the nodes with H100. Measured by `+"`ladder-lab placement`"+` in the lab: real etcd, kube-apiserver and kube-controller-manager v1.37.2 and the scheduler under test as processes on one machine; nodes and Pods by kwok; slices by the fake driver. The seconds depend on what else the machine does and are no benchmark.%s
 
 | scheduler | load | runs | got an H100 (min – max) | different Pod-to-device maps |
 |---|---|---|---|---|
-`, o.Pods, o.Nodes, o.H100Nodes, layout)
+`, o.Pods, o.Nodes, o.H100Nodes, layout, order)
 	for _, sum := range summaries(o, runs) {
 		fmt.Fprintf(w, "| %s | %d %% | %d | %d – %d of %d | %d |\n", sum.setup, sum.load, sum.runs, sum.low, sum.high, o.Pods, len(sum.maps))
 	}
@@ -282,7 +319,11 @@ func Report(w io.Writer, o Options, runs []Run) error {
 			return err
 		}
 	}
-	return nil
+	if o.LadderRuns == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return r.Replay.Report(w)
 }
 
 // summary is the runs of one set-up with one load.

@@ -58,7 +58,7 @@ func (l *Lab) publish(ctx context.Context) error {
 		return fmt.Errorf("making the driver's client, %w", err)
 	}
 	if l.nodeCount() > MaxDrivers {
-		_, err := publish.Direct(ctx, client, l.opts.Fleet.Slices(), publish.Options{Parallelism: writers})
+		_, err := publish.Direct(ctx, client, shuffled(l.opts.Fleet.Slices(), l.opts.Shuffle), publish.Options{Parallelism: writers})
 		return err
 	}
 	if err := l.runDrivers(client); err != nil {

@@ -5,6 +5,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -32,7 +33,7 @@ func (l *Lab) populate(ctx context.Context) error {
 	defer cancel()
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(writers)
-	for _, node := range l.opts.Fleet.Nodes() {
+	for _, node := range shuffled(l.opts.Fleet.Nodes(), l.opts.Shuffle) {
 		// kwok says when a node is Ready, like a kubelet would.
 		node.Status.Conditions = nil
 		group.Go(func() error {
@@ -54,6 +55,15 @@ func (l *Lab) populate(ctx context.Context) error {
 	}
 	l.sayAfter("nodes are ready")
 	return nil
+}
+
+// shuffled brings objects into an order that is drawn from the seed, and leaves
+// them as they are where that is zero.
+func shuffled[T any](all []T, seed uint64) []T {
+	if seed != 0 {
+		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	}
+	return all
 }
 
 // nodesReady waits until every node is Ready and has lost the taints of a node

@@ -332,3 +332,26 @@ func TestQuotaSettings(t *testing.T) {
 		}
 	}
 }
+
+func TestJournalsAreKept(t *testing.T) {
+	l := layout{dir: "/lab", ports: map[string]int{}}
+	for _, keep := range []bool{false, true} {
+		args := ladderSchedulerSpec(l, Options{Scheduler: SchedulerLadder, KeepJournals: keep}).args
+		if !slices.Contains(args, "--journal="+l.journal()) || slices.Contains(args, "--journal-keep=-1") != keep {
+			t.Errorf("kept %t: %q", keep, args)
+		}
+	}
+}
+
+func TestOrderIsDrawn(t *testing.T) {
+	names := func(seed uint64) []string { return shuffled([]string{"a", "b", "c", "d", "e", "f", "g", "h"}, seed) }
+	if !slices.IsSorted(names(0)) || slices.IsSorted(names(1)) {
+		t.Errorf("without a seed %q, with one %q", names(0), names(1))
+	}
+	if !slices.Equal(names(1), names(1)) || slices.Equal(names(1), names(2)) {
+		t.Errorf("seed 1: %q and %q, seed 2: %q", names(1), names(1), names(2))
+	}
+	if all := names(2); !slices.Equal(slices.Sorted(slices.Values(all)), names(0)) {
+		t.Errorf("something is lost: %q", all)
+	}
+}
