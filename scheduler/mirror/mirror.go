@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -356,11 +357,28 @@ func (m *Mirror) writtenFor(inFlight map[types.UID]*resourceapi.ResourceClaim) m
 		return written
 	}
 	for _, claim := range m.claims.byKey {
-		if pod, ok := view.ExtendedResourcesOf(claim); ok && claim.Status.Allocation != nil && byPod[pod] != "" {
+		// Anybody can say that a claim is one for extended resources: it is the
+		// devices that count.
+		if pod, ok := view.ExtendedResourcesOf(claim); ok && byPod[pod] != "" && sameDevices(claim, inFlight[byPod[pod]]) {
 			written[byPod[pod]] = true
 		}
 	}
 	return written
+}
+
+// sameDevices says whether two claims have the same devices, by whichever requests.
+func sameDevices(a, b *resourceapi.ResourceClaim) bool {
+	if a.Status.Allocation == nil || b.Status.Allocation == nil {
+		return false
+	}
+	devices := func(claim *resourceapi.ResourceClaim) sets.Set[[3]string] {
+		found := sets.New[[3]string]()
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			found.Insert([3]string{r.Driver, r.Pool, r.Device})
+		}
+		return found
+	}
+	return devices(a).Equal(devices(b))
 }
 
 // syncKind puts what is new in list, removes what is gone, and tells observe.

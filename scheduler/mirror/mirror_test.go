@@ -376,23 +376,30 @@ func TestInFlightWithoutADecision(t *testing.T) {
 func TestInFlightAndWrittenCountsOnce(t *testing.T) {
 	m, state, w, inFlight := newMirror()
 	manager := view.NewManager(w, inFlight)
-	ofPod := func(name, pod string, held bool) *resourceapi.ResourceClaim {
+	ofPod := func(name, pod string, devices ...string) *resourceapi.ResourceClaim {
 		c := claim(name)
 		c.UID = types.UID(name)
 		c.Annotations = map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}
 		c.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: pod, UID: types.UID(pod), Controller: ptr.To(true)}}
-		if held {
-			c.Status.Allocation = &resourceapi.AllocationResult{}
+		for _, device := range devices {
+			if c.Status.Allocation == nil {
+				c.Status.Allocation = &resourceapi.AllocationResult{}
+			}
+			c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+				resourceapi.DeviceRequestAllocationResult{Driver: "d", Pool: "p", Device: device})
 		}
 		return c
 	}
-	require.NoError(t, manager.ResourceClaims().SignalClaimPendingAllocation("<extended-resources>", ofPod("<extended-resources>", "p", true)))
+	require.NoError(t, manager.ResourceClaims().SignalClaimPendingAllocation("<extended-resources>", ofPod("<extended-resources>", "p", "gpu-0", "gpu-1")))
 	require.NoError(t, m.Sync(nil, w))
 	assert.Equal(t, []string{"put *v1.ResourceClaim in-flight-<extended-resources>"}, state.take())
-	w.claims = []*resourceapi.ResourceClaim{ofPod("p-1", "p", false), ofPod("q-1", "q", true)}
+	w.claims = []*resourceapi.ResourceClaim{ofPod("p-1", "p"), ofPod("q-1", "q", "gpu-2")}
 	require.NoError(t, m.Sync(nil, w))
 	assert.Equal(t, []string{"put *v1.ResourceClaim p-1", "put *v1.ResourceClaim q-1"}, state.take(), "made, but without devices yet")
-	w.claims = []*resourceapi.ResourceClaim{ofPod("p-1", "p", true), w.claims[1]}
+	w.claims = append(w.claims, ofPod("mine", "p", "gpu-0"))
+	require.NoError(t, m.Sync(nil, w))
+	assert.Equal(t, []string{"put *v1.ResourceClaim mine"}, state.take(), "it only says that it is the Pod's")
+	w.claims = []*resourceapi.ResourceClaim{ofPod("p-1", "p", "gpu-1", "gpu-0"), w.claims[1], w.claims[2]}
 	before := m.Gains()
 	require.NoError(t, m.Sync(nil, w))
 	assert.Equal(t, []string{"put *v1.ResourceClaim p-1", "delete *v1.ResourceClaim in-flight-<extended-resources>"}, state.take())
