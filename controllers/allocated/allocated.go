@@ -31,11 +31,6 @@ type Claim struct {
 	*resourcev1.ResourceClaim
 }
 
-// ExtendedRef stands for the name of the claim that kube-scheduler's plugin made
-// for a Pod's extended resources: the Pod does not refer to it, and no claim that
-// it refers to can have the name. Records have it from ladder-scheduler too.
-const ExtendedRef = "<extended-resources>"
-
 // Policy is the policy and revision that a claim of a Pod was made from; an empty
 // name for a claim of another kind. The label of the Pod and the template that it
 // names say so, which nobody can change. Of a claim that was not made for the Pod
@@ -48,7 +43,7 @@ func Policy(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (name string, revi
 			continue
 		}
 		name = pod.Labels[v1alpha1.LabelPolicy]
-		if revision = revisionIn(ref, name); revision != 0 {
+		if revision = v1alpha1.RevisionOfTemplate(*ref.ResourceClaimTemplateName, name); revision != 0 {
 			return name, revision
 		}
 	}
@@ -57,17 +52,6 @@ func Policy(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (name string, revi
 		return "", 0
 	}
 	return name, revision
-}
-
-// revisionIn is the revision of the policy whose template is referred to; 0 where
-// it is another's.
-func revisionIn(ref *corev1.PodResourceClaim, policy string) int64 {
-	template := ptr.Deref(ref.ResourceClaimTemplateName, "")
-	number, _ := strings.CutPrefix(template, policy+"-")
-	if revision := revisionOf(number); policy != "" && v1alpha1.RevisionName(policy, revision) == template {
-		return revision
-	}
-	return 0
 }
 
 // revisionOf reads the number of a revision; 0 where it is none.
@@ -89,19 +73,13 @@ func MadeFrom(claim *resourcev1.ResourceClaim, revision *v1alpha1.PolicyRevision
 // extendedPolicy is the policy and revision that a Pod follows by an extended
 // resource, and the resource; no name where it follows none.
 func extendedPolicy(pod *corev1.Pod) (name string, revision int64, resource string) {
-	resource, name, found := strings.Cut(pod.Annotations[v1alpha1.AnnotationExtendedResourcePolicy], "=")
-	if !found {
-		resource, name = "", resource
-	}
+	of, name := v1alpha1.ExtendedResourcePolicy(pod)
 	name = cmp.Or(name, pod.Labels[v1alpha1.LabelPolicy])
 	revision = cmp.Or(revisionOf(pod.Labels[v1alpha1.LabelPolicyRevision]), revisionOf(pod.Annotations[v1alpha1.AnnotationRevision]))
-	byClaim := slices.ContainsFunc(pod.Spec.ResourceClaims, func(ref corev1.PodResourceClaim) bool {
-		return ref.Name == v1alpha1.ClaimRefName || revisionIn(&ref, name) != 0
-	})
-	if name == "" || revision == 0 || byClaim {
+	if name == "" || revision == 0 || v1alpha1.HasPolicyClaim(pod, name) {
 		return "", 0, ""
 	}
-	return name, revision, resource
+	return name, revision, string(of)
 }
 
 // Claims reads the claims of a Pod, in the order in which it names them, and then
@@ -133,7 +111,7 @@ func Claims(ctx context.Context, reader client.Reader, pod *corev1.Pod) ([]Claim
 		}
 	}
 	if status := pod.Status.ExtendedResourceClaimStatus; status != nil {
-		if err := add(ExtendedRef, status.ResourceClaimName, true); err != nil {
+		if err := add(v1alpha1.ExtendedRef, status.ResourceClaimName, true); err != nil {
 			return nil, err
 		}
 	}
@@ -153,7 +131,7 @@ func Of(pod *corev1.Pod, claims []Claim, revision *v1alpha1.PolicyRevision) v1al
 	isModel := func(string) bool { return true }
 	if main != nil {
 		spec.Claim, spec.PolicyHash = main.Name, main.Annotations[compile.AnnotationPolicyHash]
-		if main.Ref == ExtendedRef { // there was no claim yet when it was decided
+		if main.Ref == v1alpha1.ExtendedRef { // there was no claim yet when it was decided
 			spec.Policy, spec.PolicyRevision, _ = extendedPolicy(pod)
 			isModel = inPolicy(pod)
 		} else {
@@ -195,7 +173,7 @@ func Of(pod *corev1.Pod, claims []Claim, revision *v1alpha1.PolicyRevision) v1al
 // mainClaim is the claim that follows the policy, or the only one.
 func mainClaim(pod *corev1.Pod, claims []Claim) *Claim {
 	for i := range claims {
-		if claims[i].Ref == ExtendedRef {
+		if claims[i].Ref == v1alpha1.ExtendedRef {
 			if name, _, _ := extendedPolicy(pod); name != "" {
 				return &claims[i]
 			}

@@ -234,7 +234,7 @@ func TestExtendedResourceBesideAClaim(t *testing.T) {
 	if got.Claim != "train-accelerator-x" || got.Policy != "h100-first" || len(got.Devices) != 3 {
 		t.Fatalf("got %+v", got)
 	}
-	for i, want := range []v1alpha1.DecidedDevice{{Claim: "accelerator", Model: "H100"}, {Claim: allocated.ExtendedRef}, {Claim: allocated.ExtendedRef}} {
+	for i, want := range []v1alpha1.DecidedDevice{{Claim: "accelerator", Model: "H100"}, {Claim: v1alpha1.ExtendedRef}, {Claim: v1alpha1.ExtendedRef}} {
 		if d := got.Devices[i]; d.Claim != want.Claim || d.Model != want.Model {
 			t.Errorf("device %d is %+v", i, d)
 		}

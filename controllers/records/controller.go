@@ -124,7 +124,7 @@ func (c *Controller) pods(ctx context.Context, candidates []record) (living, err
 		}
 		last = r.key.Namespace
 		err := c.each(ctx, schema.GroupVersionKind{Version: "v1", Kind: "PodList"}, last, func(o *metav1.PartialObjectMetadata) {
-			there.pods.Insert(types.NamespacedName{Namespace: o.Namespace, Name: prefix(o.Name)})
+			there.pods.Insert(types.NamespacedName{Namespace: o.Namespace, Name: v1alpha1.RecordPrefix(o.Name)})
 			if named := o.Annotations[v1alpha1.AnnotationRecord]; named != "" {
 				there.named.Insert(types.NamespacedName{Namespace: o.Namespace, Name: named})
 			}

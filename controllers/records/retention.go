@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 // Retention bounds the records that are kept.
@@ -34,27 +36,10 @@ type record struct {
 	instead string
 }
 
-const (
-	// suffixLength is the length of what the scheduler adds to a Pod's name to name
-	// a record: a hyphen and 16 hexadecimal digits.
-	suffixLength = 17
-	// longest is how much of a Pod's name a record's name has room for.
-	longest = 253 - suffixLength
-)
-
-// prefix is what the names of a Pod's records begin with: its own, cut as the
-// scheduler cuts it.
-func prefix(pod string) string {
-	if len(pod) > longest {
-		pod = strings.TrimRight(pod[:longest], "-.")
-	}
-	return pod
-}
-
 // pod is the prefix of the Pod that a record is about, as its name tells.
 func (r record) pod() types.NamespacedName {
 	name := r.key.Name
-	if at := len(name) - suffixLength; at > 0 && name[at] == '-' && strings.Trim(name[at+1:], "0123456789abcdef") == "" {
+	if at := len(name) - v1alpha1.RecordSuffix; at > 0 && name[at] == '-' && strings.Trim(name[at+1:], "0123456789abcdef") == "" {
 		name = name[:at]
 	}
 	return types.NamespacedName{Namespace: r.key.Namespace, Name: name}

@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"gpuladder.dev/ladder/policies/api/v1alpha1"
 )
 
 var now = time.Date(2026, 1, 10, 0, 0, 0, 0, time.UTC)
@@ -32,7 +34,7 @@ func names(records []record) []string {
 func podsOf(names ...string) living {
 	there := living{pods: sets.New[types.NamespacedName](), named: sets.New[types.NamespacedName]()}
 	for _, name := range names {
-		there.pods.Insert(types.NamespacedName{Namespace: "a", Name: prefix(name)})
+		there.pods.Insert(types.NamespacedName{Namespace: "a", Name: v1alpha1.RecordPrefix(name)})
 	}
 	return there
 }
@@ -143,8 +145,9 @@ func TestRebuiltIsKept(t *testing.T) {
 
 // The name of a record has no room for all of a long name.
 func TestRecordOfALongName(t *testing.T) {
+	const longest = 253 - v1alpha1.RecordSuffix
 	for _, pod := range []string{strings.Repeat("x", 253), strings.Repeat("x", longest-1) + "-" + strings.Repeat("y", 9), strings.Repeat("x", longest)} {
-		rec := recordOf("a", prefix(pod), 1, 30)
+		rec := recordOf("a", v1alpha1.RecordPrefix(pod), 1, 30)
 		if len(rec.key.Name) > 253 {
 			t.Errorf("name of %d characters", len(rec.key.Name))
 		}

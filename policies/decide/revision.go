@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -188,11 +187,8 @@ func policyClaim(obj *corev1.Pod, policy string) (place int, revision int64) {
 	place = -1
 	for i := range obj.Spec.ResourceClaims {
 		ref := &obj.Spec.ResourceClaims[i]
-		number, ok := strings.CutPrefix(ptr.Deref(ref.ResourceClaimTemplateName, ""), policy+"-")
-		if ok {
-			if n, err := strconv.ParseInt(number, 10, 64); err == nil && n > 0 && strconv.FormatInt(n, 10) == number {
-				return i, n
-			}
+		if n := v1alpha1.RevisionOfTemplate(ptr.Deref(ref.ResourceClaimTemplateName, ""), policy); n != 0 {
+			return i, n
 		}
 		if ref.Name == v1alpha1.ClaimRefName {
 			place = i

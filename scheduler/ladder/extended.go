@@ -33,11 +33,8 @@ import (
 // the resource, the shadow follows a variant of it: the same tiers and
 // constraints, for the devices of the class only and as many as the Pod asks
 // for. Whatever else the Pod wants of extended resources the shadow asks for by
-// a claim of its own. Shadow, variant and claim exist in the engine alone.
-
-// extendedRef names, in a shadow, the claim for extended resources. No Pod can
-// give the name to a claim of its own.
-const extendedRef = "<extended-resources>"
+// a claim of its own, which it names [v1alpha1.ExtendedRef]. Shadow, variant and
+// claim exist in the engine alone.
 
 // resourceAsked is an extended resource of a Pod that DRA serves.
 type resourceAsked struct {
@@ -75,7 +72,7 @@ type extended struct {
 // policyOf is the policy that a Pod names, for its claim or for an extended
 // resource, or "".
 func policyOf(pod *corev1.Pod) string {
-	_, policy := policyForResource(pod)
+	_, policy := v1alpha1.ExtendedResourcePolicy(pod)
 	return cmp.Or(pod.Labels[v1alpha1.LabelPolicy], policy)
 }
 
@@ -91,38 +88,11 @@ func (p *Plugin) answersFor(pod *corev1.Pod) bool {
 	return policyOf(pod) != "" || len(resourcesNamed(pod)) > 0 && (!p.core.objects.Ready() || p.core.objects.Quota(pod.Namespace) != nil)
 }
 
-// policyForResource reads the annotation that names a policy for an extended
-// resource: "policy", or "resource=policy".
-func policyForResource(pod *corev1.Pod) (resource corev1.ResourceName, policy string) {
-	value := pod.Annotations[v1alpha1.AnnotationExtendedResourcePolicy]
-	if name, policy, found := strings.Cut(value, "="); found {
-		return corev1.ResourceName(name), policy
-	}
-	return "", value
-}
-
-// hasPolicyClaim says whether one of the Pod's claims is the policy's.
-func hasPolicyClaim(pod *corev1.Pod, policy string) bool {
-	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(ref corev1.PodResourceClaim) bool {
-		return ref.Name == v1alpha1.ClaimRefName || revisionIn(ref, policy) != ""
-	})
-}
-
-// revisionIn is the revision of the policy whose claim template is referred to,
-// or "".
-func revisionIn(ref corev1.PodResourceClaim, policy string) string {
-	number, ok := strings.CutPrefix(ptr.Deref(ref.ResourceClaimTemplateName, ""), policy+"-")
-	if _, err := strconv.ParseUint(number, 10, 63); !ok || err != nil {
-		return ""
-	}
-	return number
-}
-
 // followsByResource says whether a Pod names a policy for an extended resource
 // rather than for a claim.
 func followsByResource(pod *corev1.Pod) bool {
 	policy := policyOf(pod)
-	return policy != "" && !hasPolicyClaim(pod, policy) && len(resourcesNamed(pod)) > 0
+	return policy != "" && !v1alpha1.HasPolicyClaim(pod, policy) && len(resourcesNamed(pod)) > 0
 }
 
 // resourcesNamed are the extended resources that containers of the Pod ask for,
@@ -184,9 +154,9 @@ func spokenFor(pod *corev1.Pod, resources []resourceAsked) (*resourceAsked, stri
 		return fmt.Errorf("Pod %s, "+format+", %w", append(append([]any{keyOf(pod)}, args...), decide.ErrInvalid)...)
 	}
 	label := pod.Labels[v1alpha1.LabelPolicy]
-	name, policy := policyForResource(pod)
+	name, policy := v1alpha1.ExtendedResourcePolicy(pod)
 	const annotation = v1alpha1.AnnotationExtendedResourcePolicy
-	switch byClaim := hasPolicyClaim(pod, cmp.Or(label, policy)); {
+	switch byClaim := v1alpha1.HasPolicyClaim(pod, cmp.Or(label, policy)); {
 	case byClaim && policy != "":
 		return nil, "", invalid("metadata.annotations[%s]: a claim of the Pod follows a policy already and a Pod follows one; leave out the annotation, "+
 			"or the label %s and the claim", annotation, v1alpha1.LabelPolicy)
@@ -311,7 +281,7 @@ func shadowOf(pod *corev1.Pod, variant *v1alpha1.PolicyRevision, claim *resource
 	}
 	if claim != nil {
 		shadow.Spec.ResourceClaims = append(slices.Clone(pod.Spec.ResourceClaims),
-			corev1.PodResourceClaim{Name: extendedRef, ResourceClaimName: ptr.To(claim.Name)})
+			corev1.PodResourceClaim{Name: v1alpha1.ExtendedRef, ResourceClaimName: ptr.To(claim.Name)})
 	}
 	return &shadow
 }

@@ -159,8 +159,9 @@ func (p *Plugin) extend(s *search, resources []resourceAsked, nodes []fwk.NodeIn
 	if err != nil {
 		return err
 	}
-	rest := resources
+	rest, spoken := resources, resources
 	if r != nil {
+		spoken = []resourceAsked{*r}
 		if e.revision, err = p.revisionFor(s.pod, policy); err != nil {
 			return err
 		}
@@ -173,12 +174,8 @@ func (p *Plugin) extend(s *search, resources []resourceAsked, nodes []fwk.NodeIn
 	e.claim = claimOf(s.pod, rest)
 	e.shadow = shadowOf(s.pod, e.variant, e.claim)
 	e.byPlugin, e.resolvable = pluginNodes(nodes, resources), sets.New[string]()
-	switch {
-	case len(s.claims) > 0:
-	case r != nil:
-		e.last = onlyPluginNodes(nodes, []resourceAsked{*r})
-	default:
-		e.last = onlyPluginNodes(nodes, resources)
+	if len(s.claims) == 0 {
+		e.last = onlyPluginNodes(nodes, spoken)
 	}
 	p.core.mu.Lock()
 	defer p.core.mu.Unlock()
@@ -344,7 +341,7 @@ func (p *Plugin) compareExtended(pod *corev1.Pod, e *extended, decided []v1alpha
 // classOf is the class by which a device was asked for. A decision names no claim
 // where there is one alone.
 func (e *extended) classOf(d v1alpha1.DecidedDevice) string {
-	if d.Claim == extendedRef || e.class == "" {
+	if d.Claim == v1alpha1.ExtendedRef || e.class == "" {
 		return classOfRequest(e.claim, d.Request)
 	}
 	return e.class

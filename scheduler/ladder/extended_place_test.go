@@ -152,7 +152,7 @@ func TestCompareExtended(t *testing.T) {
 	own.Status.Allocation = &resourceapi.AllocationResult{}
 	own.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{{Request: "accelerator/t", Driver: "d", Pool: "n", Device: "gpu-2"}}
 	s.claims = []podClaim{{"accelerator", own}}
-	d.Devices = append(decidedDevices("accelerator", "gpu-2"), decidedDevices(extendedRef, "gpu-0", "gpu-1")...)
+	d.Devices = append(decidedDevices("accelerator", "gpu-2"), decidedDevices(v1alpha1.ExtendedRef, "gpu-0", "gpu-1")...)
 	require.NoError(t, p.compare(s, d))
 	// Two resources: each has to have its own.
 	policys := special("u", "gpu-1", "gpu-0")
@@ -168,7 +168,7 @@ func TestCompareExtended(t *testing.T) {
 	s.extended.class = "class.a"
 	s.extended.claim = claimOf(s.pod, []resourceAsked{{name: "example.com/b", class: &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "class.b"}}, count: 1}})
 	both := func(policys, other string) []v1alpha1.DecidedDevice {
-		d := append(decidedDevices("accelerator", policys), decidedDevices(extendedRef, other)...)
+		d := append(decidedDevices("accelerator", policys), decidedDevices(v1alpha1.ExtendedRef, other)...)
 		d[1].Request = "example.com/b"
 		return d
 	}
@@ -177,7 +177,7 @@ func TestCompareExtended(t *testing.T) {
 	d.Devices = both("gpu-1", "gpu-0")
 	assert.ErrorIs(t, p.compare(s, d), ErrMismatch, "they are exchanged")
 	s.claims = []podClaim{{"accelerator", own}}
-	d.Devices = append(decidedDevices("accelerator", "gpu-2"), decidedDevices(extendedRef, "gpu-0", "gpu-1")...)
+	d.Devices = append(decidedDevices("accelerator", "gpu-2"), decidedDevices(v1alpha1.ExtendedRef, "gpu-0", "gpu-1")...)
 	d.Devices[0].Device, d.Devices[1].Device = "gpu-0", "gpu-2"
 	assert.ErrorIs(t, p.compare(s, d), ErrMismatch, "the claim has another of the devices")
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -56,7 +57,9 @@ func groupKeyOf(pod *corev1.Pod) (groupKey, bool) {
 func revisionOfClaim(pod *corev1.Pod, policy string) string {
 	for _, ref := range pod.Spec.ResourceClaims {
 		if ref.Name == v1alpha1.ClaimRefName {
-			return revisionIn(ref, policy)
+			if n := v1alpha1.RevisionOfTemplate(ptr.Deref(ref.ResourceClaimTemplateName, ""), policy); n != 0 {
+				return strconv.FormatInt(n, 10)
+			}
 		}
 	}
 	return ""

@@ -33,7 +33,7 @@ func (p *Plugin) EventsToRegister(ctx context.Context) ([]fwk.ClusterEventWithHi
 			QueueingHintFn: p.core.waiting.afterNodeHealth,
 		},
 		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Delete}, QueueingHintFn: p.core.waiting.afterGone},
-		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.DeviceClass, ActionType: fwk.Delete}, QueueingHintFn: p.core.waiting.afterClass},
+		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.DeviceClass, ActionType: fwk.Delete}, QueueingHintFn: p.core.waiting.afterGone},
 		fwk.ClusterEventWithHint{Event: fwk.ClusterEvent{Resource: fwk.ResourceSlice, ActionType: fwk.Delete}, QueueingHintFn: p.core.waiting.afterGone},
 	), nil
 }
@@ -79,31 +79,21 @@ func (w *waiting) afterNodeHealth(_ klog.Logger, pod *corev1.Pod, _, current any
 	if !ok {
 		return fwk.QueueSkip, nil
 	}
-	return w.wakeHeld(pod, func(p *parkedPod) bool { return p.mindsNode(causeHealth, node.Name) })
-}
-
-// afterClass wakes Pods when a class is gone: what they ask for by a resource may
-// be a device plugin's now.
-func (w *waiting) afterClass(_ klog.Logger, pod *corev1.Pod, _, _ any) (fwk.QueueingHint, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if p := w.parked[pod.UID]; p != nil && p.minds(causeClasses) {
-		w.due(pod.UID)
-	}
-	return fwk.QueueSkip, nil
+	return w.wakeParked(pod, func(p *parkedPod) bool { return p.hold != nil && p.mindsNode(causeHealth, node.Name) })
 }
 
 // afterGone wakes the Pods that are held because of a node or a pool, when it is
-// gone; nobody else is served by that.
+// gone, and those that wait for devices of a class: a device plugin may serve them
+// now. Nobody else is served by that.
 func (w *waiting) afterGone(_ klog.Logger, pod *corev1.Pod, old, _ any) (fwk.QueueingHint, error) {
-	return w.wakeHeld(pod, func(p *parkedPod) bool { return p.concerned(old, nil) })
+	return w.wakeParked(pod, func(p *parkedPod) bool { return p.concerned(old, nil) })
 }
 
-// wakeHeld wakes the Pod if it is held and minds.
-func (w *waiting) wakeHeld(pod *corev1.Pod, minds func(*parkedPod) bool) (fwk.QueueingHint, error) {
+// wakeParked wakes the Pod if it is parked and minds.
+func (w *waiting) wakeParked(pod *corev1.Pod, minds func(*parkedPod) bool) (fwk.QueueingHint, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p := w.parked[pod.UID]; p != nil && p.hold != nil && minds(p) {
+	if p := w.parked[pod.UID]; p != nil && minds(p) {
 		w.due(pod.UID)
 	}
 	return fwk.QueueSkip, nil

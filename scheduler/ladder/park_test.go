@@ -213,7 +213,7 @@ func registered(r *rig) []fwk.ClusterEventWithHint {
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.UpdateNodeTaint | fwk.UpdateNodeCondition}, QueueingHintFn: r.afterNodeHealth},
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Delete}, QueueingHintFn: r.afterGone},
 		{Event: fwk.ClusterEvent{Resource: fwk.ResourceSlice, ActionType: fwk.Delete}, QueueingHintFn: r.afterGone},
-		{Event: fwk.ClusterEvent{Resource: fwk.DeviceClass, ActionType: fwk.Delete}, QueueingHintFn: r.afterClass},
+		{Event: fwk.ClusterEvent{Resource: fwk.DeviceClass, ActionType: fwk.Delete}, QueueingHintFn: r.afterGone},
 	}
 }
 

@@ -61,7 +61,7 @@ type Mirror struct {
 	forget []forgotten
 	known  map[types.UID]bool
 	// told says that each change of a slice is told, and changed that one was
-	// since the last Sync began.
+	// since they were listed.
 	told, changed bool
 }
 
@@ -144,6 +144,15 @@ func (m *Mirror) NoteSlices() {
 	m.changed = true
 }
 
+// takeSlices says whether slices have to be listed; whoever asks does so.
+func (m *Mirror) takeSlices() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := !m.told || m.changed
+	m.changed = false
+	return list
+}
+
 // Forget has the next Sync take back what was assumed for the Pod. It waits
 // until then so that a decision that is under way sees one state throughout.
 // What is assumed for another Pod that has the name by now stays.
@@ -171,8 +180,8 @@ func (m *Mirror) TakeBack() {
 func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
 	m.TakeBack()
 	m.mu.Lock()
-	noted, listSlices := m.noted, !m.told || m.changed
-	m.noted, m.changed = map[noteKey]note{}, false
+	noted := m.noted
+	m.noted = map[noteKey]note{}
 	m.mu.Unlock()
 	for _, key := range slices.SortedFunc(maps.Keys(noted), noteKey.compare) {
 		m.apply(noted[key])
@@ -180,11 +189,10 @@ func (m *Mirror) Sync(nodes []fwk.NodeInfo, dra fwk.SharedDRAManager) error {
 	m.syncNodes(nodes)
 	classes, err := dra.DeviceClasses().List()
 	if err != nil {
-		m.NoteSlices()
 		return fmt.Errorf("listing device classes, %w", err)
 	}
 	syncKind(m, m.classes, classes, func(_ *resourceapi.DeviceClass, gone bool) { m.gains.appeared(gone) })
-	if listSlices {
+	if m.takeSlices() {
 		patched, err := dra.ResourceSlices().ListWithDeviceTaintRules()
 		if err != nil {
 			m.NoteSlices()

@@ -176,12 +176,8 @@ func normal(message string) string {
 // RecordName is the AllocationDecision's name: the same outcome of the same Pod,
 // told as often before, has the same name, so that it is never recorded twice.
 func RecordName(pod *corev1.Pod, key string, before int) string {
-	suffix := "-" + digest(string(pod.UID), key, strconv.Itoa(before))[:16]
-	name := pod.Name
-	if longest := 253 - len(suffix); len(name) > longest {
-		name = strings.TrimRight(name[:longest], "-.")
-	}
-	return name + suffix
+	suffix := "-" + digest(string(pod.UID), key, strconv.Itoa(before))[:v1alpha1.RecordSuffix-1]
+	return v1alpha1.RecordPrefix(pod.Name) + suffix
 }
 
 func digest(parts ...string) string {

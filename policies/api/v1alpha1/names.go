@@ -26,6 +26,11 @@ const AnnotationExtendedResourcePolicy = "gpuladder.dev/extended-resource-policy
 // tiers are its alternatives, under their own names.
 const RequestName = "accelerator"
 
+// ExtendedRef stands, in records, for the name of the claim that kube-scheduler's
+// plugin made for a Pod's extended resources: the Pod does not refer to it, and no
+// claim that it refers to can have the name.
+const ExtendedRef = "<extended-resources>"
+
 // ClaimRefName is the name under which a Pod's spec.resourceClaims refers to
 // the claim of its policy.
 const ClaimRefName = "accelerator"
